@@ -1,0 +1,80 @@
+// Causal attention of one layer and one kv head over a list of page tiles of mixed precision, read
+// as they are stored. Nothing is written to pages; which pages to read is the caller's choice.
+//
+//   out[i][h] = sum_t p_t v_t / sum_t p_t,   p_t = 2^(q . k_t * softmax_scale * log2(e) - max)
+//   over the tokens t of all tiles with base_position + t <= first_position + i
+//
+// Shapes     see the fields. group_count query heads share the kv head (GQA).
+// Units      positions and tokens
+// Threads    one AttentionScratch per thread; calls share nothing else.
+// Ownership  the caller keeps q, out, lse2 and the tiles' memory until the call returns. q and out
+// may
+//            not overlap.
+// Errors     INVALID_ARGUMENT  a count, stride or tile outside the limits below; nothing is written
+// Limits     head_dim and page_tokens as in page_layout.h; group_count 1 to 64; query_count 1 to
+//            65536
+// Empty      a row that sees no token yields out 0 and lse2 -inf: the empty state of
+// merge_states.h. Rows       with query_count > 1 the result of a row depends, bit for bit, on its
+// own q, its
+//            position and the tiles it sees, never on the other rows of the call. query_count == 1
+//            (decode) takes another path, whose sums are ordered differently; there a head's result
+//            does not depend on the other heads of the group.
+// Error      |Cpu - Ref| per element, with S = softmax_scale * log2(e), N tokens seen and V = max
+// |v|:
+//            2 * V * (E + 2^-20 + (N + 64) * 2^-24), where E = 2^-24 * S * (2 * head_dim + 320) *
+//            max_t(||q|| * (||k_t|| + ||mu||)) is the error of a logit (a sum of head_dim products
+//            of which codes enter uncentred, 128 times the greatest level, which the scale bounds
+//            by
+//            ||k|| + ||mu||), 2^-20 that of exp2. lse2: E + 2^-20 * (1 + |lse2|) + N * 2^-24. The
+//            terms are worst cases; the tests hold them and see about a hundredth.
+// Source     Dao, FlashAttention-2 (arXiv:2307.08691); Milakov and Gimelshein (arXiv:1805.02867)
+// Cost       decode: reads each tile once; prefill: 4 * head_dim flops per row and token seen.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "kernels/aligned_buffer.h"
+#include "kernels/page_view.h"
+
+namespace pagoda::kernels {
+
+struct AttentionParams {
+  // [query_count] rows of q_stride floats; head g of the group at + g * head_dim. After RoPE, not
+  // rotated.
+  const float* q = nullptr;
+  int64_t q_stride = 0;
+  float* out = nullptr;  // same form; written
+  int64_t out_stride = 0;
+  float* lse2 = nullptr;  // [query_count][group_count], written; may be null
+  int32_t query_count = 0;
+  int32_t group_count = 0;
+  int32_t head_dim = 0;
+  int32_t page_tokens = 0;
+  int64_t first_position = 0;        // query i is at first_position + i
+  float softmax_scale = 0;           // usually 1 / sqrt(head_dim)
+  absl::Span<const PageTile> pages;  // ascending base_position; gaps are fine
+};
+
+// Reusable memory of AttentionCpu; grows to the largest call and stays.
+class AttentionScratch {
+ public:
+  // At least `count` floats, 4096-byte aligned; content is unspecified.
+  float* Floats(int64_t count) {
+    const int64_t bytes = count * static_cast<int64_t>(sizeof(float));
+    if (buffer_.size() < bytes) buffer_ = AlignedBuffer(bytes);
+    return reinterpret_cast<float*>(buffer_.data());
+  }
+
+ private:
+  AlignedBuffer buffer_;
+};
+
+absl::Status AttentionRef(const AttentionParams& params);
+absl::Status AttentionCpu(const AttentionParams& params, AttentionScratch& scratch);
+
+// Shared by the twins.
+absl::Status ValidateAttention(const AttentionParams& params);
+
+}  // namespace pagoda::kernels

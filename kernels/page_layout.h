@@ -1,0 +1,107 @@
+// Where each byte of a page's planes is: the only place that knows. The header and its tables are
+// storage/base/page_header.h; kernels/README.md draws both.
+//
+//   raw16 plane, one layer   K [head][page_tokens][head_dim] bf16, then V likewise
+//   sink rows, one layer     K [head][kSinkTokens][head_dim] bf16, then V likewise
+//   codes plane, a segment   params [layer][head], then codes [layer][head]; a tile's part of
+//                            either is a multiple of 64 bytes
+//
+//   codes of a K tile   [page_tokens/32][head_dim/8][32 tokens]   u32 words, e = channels
+//   codes of a V tile   [page_tokens/32][v_dim/32][4][32 channels] u32 words, e = tokens
+//   a word              byte i holds e[8o+i] in its low and e[8o+4+i] in its high nibble
+//   params              K hi   mean fp16 [head_dim], to a multiple of 64 bytes, then a4
+//                       V hi   a4        K lo, V lo   16 * a8
+//                       a4, 16 * a8      fp16 [group][page_tokens]
+//
+// v_dim is head_dim rounded up to 32; padding channels hold code 8 (hi) and 8 (lo), never read
+// back. Groups are the runs of channels that share a scale (ChannelGroups).
+//
+// Units   bytes, tokens, channels         Threads  pure functions
+// Limits  head_dim 16 to 256, a multiple of 8; page_tokens 32, 64, 128 or 256; 1 to 1024 layers and
+//         heads; one layer of a plane below 64 MiB; 4096 segments per page
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "storage/base/page_header.h"
+
+namespace pagoda::kernels {
+
+struct PageShape {
+  int32_t layer_count = 0;
+  int32_t head_count = 0;   // kv heads of this page, a tensor-parallel shard
+  int32_t head_dim = 0;     // channels
+  int32_t page_tokens = 0;  // tokens
+  bool operator==(const PageShape&) const = default;
+};
+
+constexpr int32_t kTileTokens = 32;  // tokens of one block of code words
+constexpr int32_t kOctet = 8;        // elements of one code word
+constexpr int32_t kSinkTokens = 4;   // first tokens of a sequence, kept exact
+constexpr int32_t kHeadDimMax = 256;
+constexpr int32_t kPageTokensMax = 256;
+constexpr int64_t kSegmentBytesTarget = 256 << 10;
+
+// INVALID_ARGUMENT names the field, its value and what is accepted.
+absl::Status ValidatePageShape(const PageShape& shape);
+
+// The shape that a header states; not validated.
+PageShape ShapeOf(const PageHeader& header);
+
+// Runs of channels that share a scale: the blocks of the Hadamard transform (powers of two, the
+// largest first: 80 = 64 + 16), cut to at most 64 channels.
+struct ChannelGroups {
+  static constexpr int32_t kCountMax = 8;
+  int32_t count = 0;
+  std::array<int16_t, kCountMax + 1> begin{};  // begin[count] == head_dim
+};
+constexpr ChannelGroups GroupsOf(int32_t head_dim) {
+  ChannelGroups groups;
+  int32_t at = 0;
+  for (int32_t block = kHeadDimMax; block >= kOctet; block /= 2) {
+    if ((head_dim & block) == 0) continue;
+    const int32_t group = block < 64 ? block : 64;
+    for (int32_t i = 0; i < block / group; ++i) {
+      groups.begin[groups.count++] = static_cast<int16_t>(at);
+      at += group;
+    }
+  }
+  groups.begin[groups.count] = static_cast<int16_t>(at);
+  return groups;
+}
+
+// The planes that kernels read. Others (digests, ...) may stand beside them in a page.
+enum class PlaneId : uint8_t { kRaw16, kKHi, kVHi, kKLo, kVLo, kSinkRows };
+constexpr int32_t kPlaneIdCount = 6;
+
+// Bytes of one layer of a plane, all its heads.
+int64_t LayerBytes(PlaneId plane, const PageShape& shape);
+
+// Bytes of one tile (one layer, one head): params and codes of a codes plane, K rows and V rows of
+// a raw plane.
+struct TileBytes {
+  int64_t first = 0;   // params, or K rows
+  int64_t second = 0;  // codes, or V rows
+};
+TileBytes TileBytesOf(PlaneId plane, const PageShape& shape);
+
+// Offsets of a tile's two parts from the start of its segment.
+TileBytes TileOffsets(PlaneId plane, const PageShape& shape, int32_t segment_layers,
+                      int32_t layer_in_segment, int32_t head);
+
+// Appends a plane of all layers: its entry, and its segments with lengths and layers. Whole layers
+// per segment, as many as fit kSegmentBytesTarget (at least one), spread evenly. Checksums stay 0
+// and offsets unset: call AssignOffsets() after the last plane. REQUIRES: a valid shape.
+void AppendPlane(PlaneId plane, const PageShape& shape, PageHeader& header);
+
+// Which plane of ours an entry describes; nothing for planes that kernels do not read.
+std::optional<PlaneId> PlaneIdOf(const PlaneEntry& entry);
+
+// Appends the planes of a page of raw16, q8 or q4 and assigns the offsets. Encoded pages at
+// position 0 also carry the sink rows. REQUIRES: a valid shape; header.planes empty.
+void AppendPlanes(Precision precision, const PageShape& shape, PageHeader& header);
+
+}  // namespace pagoda::kernels

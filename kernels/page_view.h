@@ -1,0 +1,88 @@
+// Reading a page in memory: from the header and the bytes of its segments to the pointers that
+// attention and decoding take. A view checks everything once; a tile is then a few additions.
+//
+// Threads    immutable after Make().
+// Ownership  the caller keeps the segments' memory alive and unchanged while tiles are read.
+// Errors     INVALID_ARGUMENT     shape invalid; span count differs from the segment table; a span
+//                                 shorter than its segment, or not 64-byte aligned; at_most is not
+//                                 raw16, q8 or q4
+//            FAILED_PRECONDITION  the header states another shape, frame or recipe
+//            DATA_LOSS            a segment's length does not fit its layers, or a plane is there
+//                                 twice
+// Trust      a header that passed DecodePageHeader() may come from anyone: nothing outside the
+//            given spans is ever read through a tile.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/page_layout.h"
+#include "storage/base/bytes.h"
+#include "storage/base/page_header.h"
+
+namespace pagoda::kernels {
+
+// One layer and one kv head of a page: what attention reads. Params and rows are 2-byte words;
+// codes, and all parts that come from a PageView, are 64-byte aligned.
+struct PageTile {
+  Precision precision = Precision::kNone;  // kRaw16, kQ8 or kQ4
+  int32_t token_count = 0;    // valid tokens from the first; may be < page_tokens for raw16 only
+  int64_t base_position = 0;  // of the first token
+  // kRaw16: [page_tokens][head_dim] bf16; rows from token_count on are never read.
+  const uint16_t* raw_k = nullptr;
+  const uint16_t* raw_v = nullptr;
+  // kQ4 and kQ8; see page_layout.h. kQ8 sets all; kQ4 may set the lo part of K alone or of V alone,
+  // which is then read too.
+  const uint16_t* k_hi_params = nullptr;
+  const uint16_t* v_hi_params = nullptr;
+  const uint16_t* k_lo_params = nullptr;
+  const uint16_t* v_lo_params = nullptr;
+  const uint32_t* k_hi = nullptr;
+  const uint32_t* v_hi = nullptr;
+  const uint32_t* k_lo = nullptr;
+  const uint32_t* v_lo = nullptr;
+  // Exact rows [sink_count][head_dim] bf16 that replace the first tokens of an encoded tile.
+  const uint16_t* sink_k = nullptr;
+  const uint16_t* sink_v = nullptr;
+  int32_t sink_count = 0;
+};
+
+class PageView {
+ public:
+  // `segments` has one span per header.segments entry, in that order; an absent segment (another
+  // layer range, a dropped plane) is an empty span with null data. `at_most` reads a q8 page as q4
+  // by ignoring lo. A layer whose planes are incomplete is simply not readable.
+  static absl::StatusOr<PageView> Make(const PageShape& shape, const PageHeader& header,
+                                       absl::Span<const ByteSpan> segments, Precision at_most);
+
+  const PageShape& shape() const { return shape_; }
+  // Precision at which this layer can be read; kNone when a part of it is missing.
+  Precision precision(int32_t layer) const { return layers_[layer].precision; }
+  // The lowest over all layers: kNone unless every layer is readable.
+  Precision precision() const;
+
+  // REQUIRES: layer and head in range, precision(layer) != kNone.
+  PageTile tile(int32_t layer, int32_t head) const;
+
+ private:
+  // Parts of head 0; those of other heads follow at the tile's size. Null when absent.
+  struct Part {
+    const std::byte* first = nullptr;
+    const std::byte* second = nullptr;
+  };
+  struct Layer {
+    Precision precision = Precision::kNone;
+    std::array<Part, kPlaneIdCount> parts;  // indexed by PlaneId
+  };
+
+  explicit PageView(const PageShape& shape) : shape_(shape) {}
+  void SettlePrecisions(Precision at_most);
+
+  PageShape shape_;
+  int64_t base_position_ = 0;
+  std::array<TileBytes, kPlaneIdCount> tile_bytes_;
+  std::vector<Layer> layers_;
+};
+
+}  // namespace pagoda::kernels
