@@ -1,0 +1,97 @@
+// A page in host memory: immutable once committed, shared by whoever reads it. An eviction or a
+// new encoding only lets go of the store's own reference, so a reader is never disturbed; the
+// bytes return when the last reader is done.
+//
+// StagedPage is the mutable form before commit, for one owner. Destroying it gives the bytes back.
+//
+// Threads    HostPage: any. StagedPage: one owner at a time, and parts of it (different segments)
+//            may be written by different threads.
+// Ownership  both hold their tier, so they may outlive the store.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "storage/base/page_header.h"
+#include "storage/host_tier.h"
+
+namespace pagoda {
+
+class HostPage {
+ public:
+  ~HostPage();
+  HostPage(const HostPage&) = delete;
+  HostPage& operator=(const HostPage&) = delete;
+
+  const PageHeader& header() const { return header_; }
+  Precision precision() const { return precision_; }
+  // Encoded header, header().header_bytes() long.
+  ByteSpan header_bytes() const { return header_slab_.bytes(); }
+  size_t segment_count() const { return segments_.size(); }
+  // Payload without padding, and with it (zeros up to a multiple of 4096).
+  ByteSpan segment(size_t index) const;
+  ByteSpan padded_segment(size_t index) const { return segments_[index].bytes(); }
+  // For a client that maps the chunk.
+  SlabLocation header_location() const { return tier_->Locate(header_slab_); }
+  SlabLocation segment_location(size_t index) const { return tier_->Locate(segments_[index]); }
+  // All slabs: equals header().stored_bytes().
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  friend class StagedPage;
+  HostPage(std::shared_ptr<HostTier> tier, PageHeader header, Slab header_slab,
+           std::vector<Slab> segments);
+
+  const std::shared_ptr<HostTier> tier_;  // first: outlives the slabs
+  const PageHeader header_;
+  const Precision precision_;
+  const int64_t bytes_;
+  Slab header_slab_;
+  std::vector<Slab> segments_;
+};
+
+using HostPagePtr = std::shared_ptr<const HostPage>;
+
+class StagedPage {
+ public:
+  // Takes memory for the header and every segment; gives the segments their offsets and clears
+  // the padding. INVALID_ARGUMENT when the tables break the rules of page_header.h or a segment
+  // is larger than a chunk; RESOURCE_EXHAUSTED as HostTier.
+  static absl::StatusOr<StagedPage> Create(std::shared_ptr<HostTier> tier, PageHeader header);
+
+  StagedPage(StagedPage&&) = default;
+  StagedPage& operator=(StagedPage&&) = default;
+
+  const PageHeader& header() const { return header_; }
+  // Checksums, hashes and other plain fields may still be set before the commit; the tables'
+  // sizes and lengths may not (Freeze refuses).
+  PageHeader& mutable_header() { return header_; }
+  size_t segment_count() const { return segments_.size(); }
+  // Exactly the payload of a segment, length bytes.
+  MutableByteSpan segment(size_t index) const;
+  int64_t bytes() const;
+
+  // Sets every segment's checksum from its bytes: for pages that this process produced itself.
+  void ComputeChecksums();
+  // DATA_LOSS names the first segment whose bytes do not match its checksum.
+  absl::Status VerifyChecksums() const;
+
+  // Encodes the header into its slab and makes the page immutable. Does not verify segments.
+  // INVALID_ARGUMENT if the header's tables changed shape or break the rules; the bytes are freed.
+  static absl::StatusOr<HostPagePtr> Freeze(StagedPage page);
+
+ private:
+  StagedPage(std::shared_ptr<HostTier> tier, PageHeader header, Slab header_slab,
+             std::vector<Slab> segments);
+
+  std::shared_ptr<HostTier> tier_;  // first: outlives the slabs
+  PageHeader header_;
+  Slab header_slab_;
+  std::vector<Slab> segments_;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,157 @@
+// Host memory for pages: one budget taken at start, cut in chunks, chunks cut in slabs. It hands
+// out slabs and counts them; which page lies where is the store's business.
+//
+//   budget = chunk | chunk | ...        chunk: one sealed memfd, mapped once, of one scope at a time
+//   chunk  = slab | slab | ... | rest   slabs of one size class (any multiple of 4096, on demand)
+//
+// A worker may map the chunks of the scopes it may read, so a chunk never holds two scopes: before
+// another scope gets it, it is replaced by a fresh memfd. Maps that others hold of the old one
+// survive and see only the old scope's bytes. An empty chunk returns to the free list.
+//
+// Units      bytes
+// Threads    every method from any thread
+// Ownership  a Slab frees itself and must not outlive its tier; pages therefore hold the tier
+// Errors     RESOURCE_EXHAUSTED  no slab free; states what was asked and what is free
+//            INVALID_ARGUMENT    larger than a chunk, or not positive
+//            UNAVAILABLE         the system refuses the memory; names the call and errno
+// Limits     chunk 1 MiB to 64 MiB, so that a budget has at least 16 chunks where it can
+// Cost       Allocate and Free: O(log chunks), no system call unless a chunk changes its scope
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "storage/base/bytes.h"
+#include "storage/base/scope.h"
+
+namespace pagoda {
+
+struct HostTierOptions {
+  int64_t capacity_bytes = int64_t{1} << 30;  // rounded down to whole chunks; at least one chunk
+  int64_t chunk_bytes_max = int64_t{64} << 20;  // a power of two; also the largest segment
+  absl::Status Validate() const;
+  // The chunk size used: the largest power of two that gives 16 chunks, within [1 MiB, max].
+  int64_t chunk_bytes() const;
+};
+
+struct HostTierUsage {
+  int64_t capacity_bytes = 0;
+  int64_t used_bytes = 0;      // sum of live slabs
+  int64_t reserved_bytes = 0;  // chunks taken by some scope; used_bytes <= reserved_bytes
+  int64_t slab_count = 0;
+};
+
+class HostTier;
+
+// One live slab. Move-only; its destruction gives the bytes back. The bytes are not cleared: who
+// fills a slab clears what it does not write.
+class Slab {
+ public:
+  Slab() = default;
+  Slab(Slab&& other) noexcept { *this = std::move(other); }
+  Slab& operator=(Slab&& other) noexcept;
+  Slab(const Slab&) = delete;
+  Slab& operator=(const Slab&) = delete;
+  ~Slab() { Reset(); }
+
+  MutableByteSpan bytes() const { return MutableByteSpan(data_, bytes_); }
+  int64_t size() const { return bytes_; }
+  bool empty() const { return data_ == nullptr; }
+  void Reset();
+
+ private:
+  friend class HostTier;
+  HostTier* tier_ = nullptr;
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+  uint32_t chunk_ = 0;
+  uint32_t slot_ = 0;
+};
+
+// Where a slab lies for a process that maps the chunk. The descriptor stays the tier's and is valid
+// while the slab lives.
+struct SlabLocation {
+  uint64_t memfd_id = 0;  // never reused: a client keeps its maps by this id
+  int fd = -1;
+  int64_t memfd_bytes = 0;
+  int64_t offset = 0;
+};
+
+class HostTier {
+ public:
+  static absl::StatusOr<std::shared_ptr<HostTier>> Create(const HostTierOptions& options);
+  ~HostTier();
+  HostTier(const HostTier&) = delete;
+  HostTier& operator=(const HostTier&) = delete;
+
+  // A slab of exactly `bytes`, rounded up to a multiple of 4096.
+  absl::StatusOr<Slab> Allocate(const ScopeId& scope, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // One slab for each size, all or none.
+  absl::StatusOr<std::vector<Slab>> AllocateAll(const ScopeId& scope,
+                                                absl::Span<const int64_t> sizes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  SlabLocation Locate(const Slab& slab) const ABSL_LOCKS_EXCLUDED(mutex_);
+  HostTierUsage usage() const ABSL_LOCKS_EXCLUDED(mutex_);
+  HostTierUsage scope_usage(const ScopeId& scope) const ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t capacity_bytes() const { return capacity_bytes_; }
+  int64_t chunk_bytes() const { return chunk_bytes_; }
+
+ private:
+  friend class Slab;
+
+  struct Mapping {
+    int fd = -1;
+    std::byte* data = nullptr;
+    uint64_t id = 0;
+  };
+  struct Chunk {
+    Mapping mapping;
+    bool touched = false;  // some scope has owned this memfd
+    ScopeId scope;         // of the last owner while touched
+    int64_t slab_bytes = 0;  // 0: the chunk is free
+    uint32_t slot_count = 0;
+    std::vector<uint32_t> free_slots;  // a stack
+  };
+  struct ClassKey {
+    ScopeId scope;
+    int64_t slab_bytes;
+    bool operator==(const ClassKey&) const = default;
+    template <typename H>
+    friend H AbslHashValue(H h, const ClassKey& k) {
+      return H::combine(std::move(h), k.scope, k.slab_bytes);
+    }
+  };
+
+  HostTier(int64_t capacity_bytes, int64_t chunk_bytes);
+  absl::StatusOr<Mapping> MapFresh();
+  void Unmap(const Mapping& mapping) const;
+  bool TakeSlot(const ClassKey& key, Slab& slab) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool TakeFreeChunk(const ScopeId& scope, uint32_t& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CutChunk(uint32_t chunk, const ClassKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Exhausted(int64_t asked_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Free(Slab& slab) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Constant after construction.
+  const int64_t capacity_bytes_;
+  const int64_t chunk_bytes_;
+
+  // Guarded by mutex_. No memory is mapped or unmapped while it is held.
+  mutable absl::Mutex mutex_;
+  std::vector<Chunk> chunks_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint32_t> free_chunks_ ABSL_GUARDED_BY(mutex_);
+  // Chunks with a free slot. The lowest is used first, so that the others may run empty.
+  absl::flat_hash_map<ClassKey, absl::btree_set<uint32_t>> open_chunks_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<ScopeId, HostTierUsage> scopes_ ABSL_GUARDED_BY(mutex_);
+  HostTierUsage usage_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_memfd_id_ ABSL_GUARDED_BY(mutex_) = 1;
+};
+
+}  // namespace pagoda

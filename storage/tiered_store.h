@@ -1,0 +1,196 @@
+// The store: pages in host memory and on SSD, found by key, read under leases, demoted leaf first.
+// It joins the tiers, the directory, the policy and the leases, and is the only object that the
+// server uses. It knows no codec and no model: an encoder hands it the new form of a page.
+//
+//   Stage -> write segments -> Commit -> [ReplaceEncoding] -> PersistAsync -> demotion -> LoadAsync
+//
+// Threads    every method from any thread. Callbacks come on the caller's or a loader's thread,
+//            never under a lock; they must not block for long.
+// Ownership  pages and staged pages may outlive the store. The observer and the clock must outlive
+//            it.
+// Errors     RESOURCE_EXHAUSTED   no room now (memory, queue, leases); nothing was changed
+//            FAILED_PRECONDITION  unknown parent; another scope owns the key
+//            NOT_FOUND            no such page for this scope (of another scope: the same answer)
+//            DATA_LOSS            checksum; the page has been dropped and counted
+//            ABORTED              lost a race; try again from the start
+//            UNAVAILABLE          shut down, or the disk fails
+// Cost       LookupPrefix: one lock, O(keys)
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "storage/base/clock.h"
+#include "storage/directory.h"
+#include "storage/host_page.h"
+#include "storage/host_tier.h"
+#include "storage/lease_table.h"
+#include "storage/ssd_tier.h"
+#include "storage/store_observer.h"
+#include "storage/store_stats.h"
+#include "storage/tiered_store_options.h"
+#include "storage/work_queue.h"
+
+namespace pagoda {
+
+enum class PageState : uint8_t {
+  kReady = 0,    // in host memory
+  kLoading = 1,  // on SSD; readable after LoadAsync
+};
+
+struct PlacedPage {
+  TierKind tier = TierKind::kHost;
+  PageState state = PageState::kReady;
+  Precision precision = Precision::kNone;
+  Precision fidelity = Precision::kNone;
+  PlaneMask planes = 0;
+  int64_t bytes = 0;
+};
+
+// Asks for a lease on what the lookup finds. An empty session id asks for none.
+struct LeaseTerms {
+  std::string session_id;
+  std::string request_id;
+  absl::Duration ttl;
+};
+
+struct LookupQuery {
+  ScopeId scope;
+  absl::Span<const RecordKey> keys;  // one chain, root side first
+  Precision precision_min = Precision::kNone;
+  Precision fidelity_min = Precision::kNone;
+  bool touch = true;  // counts as a use; a peek does not
+  LeaseTerms lease;
+};
+
+struct LookupAnswer {
+  std::vector<PlacedPage> pages;  // of keys[0 .. pages.size()): the longest prefix
+  LeaseId lease = 0;              // 0: none asked, or nothing found
+};
+
+struct CommitOptions {
+  // Replaces a stored page of the same fidelity when its precision is below this and the new
+  // page's is higher (a hit whose window pages were too coarse is recomputed and pushed again).
+  Precision keep_at_least = Precision::kNone;
+};
+
+struct EvictResult {
+  int64_t page_count = 0;
+  int64_t host_bytes = 0;
+  int64_t ssd_bytes = 0;
+};
+
+class TieredStore {
+ public:
+  using LoadCallback = std::function<void(absl::StatusOr<HostPagePtr>)>;
+
+  // Opens the tiers and rebuilds the directory from SSD. Pages whose chain is broken are deleted
+  // and counted. `observer` may be null.
+  static absl::StatusOr<std::unique_ptr<TieredStore>> Open(const TieredStoreOptions& options,
+                                                           const Clock& clock = SystemClock(),
+                                                           StoreObserver* observer = nullptr);
+  // Shuts down without persisting, unless Shutdown() was called before.
+  ~TieredStore();
+  TieredStore(const TieredStore&) = delete;
+  TieredStore& operator=(const TieredStore&) = delete;
+
+  // ---- Writing -----------------------------------------------------------------------------
+  // Memory for one page; header.scope must be `scope`. Beyond the hard watermark clean pages are
+  // dropped at once; if that is not enough RESOURCE_EXHAUSTED.
+  absl::StatusOr<StagedPage> Stage(const ScopeId& scope, PageHeader header)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Verifies every segment, then makes the page visible. A key that exists stays as it is, unless
+  // fidelity rises or CommitOptions says so. DATA_LOSS: a segment does not match its checksum.
+  absl::StatusOr<CommitOutcome> Commit(StagedPage page, const CommitOptions& options = {})
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Puts another encoding of the same content in the place of `expected` (as GetResident gave it).
+  // ABORTED if that is not the stored page any more. The copy on SSD follows in the background.
+  absl::Status ReplaceEncoding(const HostPagePtr& expected, StagedPage page)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Copies a page to SSD in the background; it then lives in both. OK when it is there already,
+  // or when there is no SSD (nothing to do). RESOURCE_EXHAUSTED when the queue is full.
+  absl::Status PersistAsync(const RecordKey& key, const ScopeId& scope) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- Reading -----------------------------------------------------------------------------
+  // RESOURCE_EXHAUSTED only for the lease; without one it cannot fail.
+  absl::StatusOr<LookupAnswer> LookupPrefix(const LookupQuery& query) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The page if it is in host memory, else null.
+  HostPagePtr GetResident(const RecordKey& key, const ScopeId& scope) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Calls back once: inline when the page is resident or the answer is known, else after one read
+  // from SSD, which all callers of the same page share.
+  void LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCallback callback)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- Leases ------------------------------------------------------------------------------
+  // A lease on exactly these pages, all in one term. ABORTED if one of them is gone.
+  absl::StatusOr<LeaseId> AcquireLease(const ScopeId& scope, absl::Span<const RecordKey> keys,
+                                       const LeaseTerms& terms) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status RenewLease(absl::string_view session_id, LeaseId id, absl::Duration ttl)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The leased page: as it was when the lease was granted, or as loaded since. Null while it still
+  // loads. NOT_FOUND when the lease has ended or does not name the page.
+  absl::StatusOr<HostPagePtr> GetLeased(absl::string_view session_id, LeaseId id,
+                                        const RecordKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The record keys of a living lease, in the order of the lookup.
+  absl::StatusOr<std::vector<RecordKey>> LeasedKeys(absl::string_view session_id, LeaseId id)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Each returns the number of leases ended.
+  int64_t ReleaseLease(absl::string_view session_id, LeaseId id) ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t ReleaseRequest(absl::string_view session_id, absl::string_view request_id)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t ReleaseSession(absl::string_view session_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t ExpireLeases() ABSL_LOCKS_EXCLUDED(mutex_);  // also done every demotion_period
+
+  // ---- Administration ----------------------------------------------------------------------
+  // Pinned pages are neither demoted nor dropped under pressure. NOT_FOUND as GetResident.
+  absl::Status Pin(const RecordKey& key, const ScopeId& scope) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Unpin(const RecordKey& key, const ScopeId& scope) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A quarantined page is a miss for everyone until a commit replaces it or Remove drops it.
+  absl::Status Quarantine(const RecordKey& key, const ScopeId& scope) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Drops the page from all tiers at once, and with it all pages that follow it. Readers and
+  // leases that hold it keep their bytes.
+  absl::StatusOr<EvictResult> Remove(const RecordKey& key, const ScopeId& scope)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same for every page that matches. Pinned pages too: who asks means it.
+  EvictResult Evict(const PageFilter& filter) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Calls back for every page, in no order, from a copy: the store is not locked meanwhile.
+  void ForEachPage(absl::FunctionRef<void(const PageInfo&)> callback) ABSL_LOCKS_EXCLUDED(mutex_);
+  StoreStats Stats() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Waits until everything queued for SSD is written and flushed to the disk. Blocks.
+  absl::Status Flush() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Refuses new work, ends the leases, writes what is only in host memory to SSD until the deadline
+  // (parents before children, so that what is written is reachable), flushes, stops. Blocks.
+  absl::Status Shutdown(absl::Duration deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  bool has_ssd() const { return ssd_ != nullptr; }
+  const HostTier& host_tier() const { return *host_; }
+  // Of the SSD folder; empty without SSD.
+  std::string ssd_instance_id() const { return ssd_ ? ssd_->instance_id() : ""; }
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<HostTier> host_;
+  std::unique_ptr<SsdTier> ssd_;
+};
+
+}  // namespace pagoda
