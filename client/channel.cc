@@ -1,0 +1,54 @@
+#include "client/channel.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "proto/wire.h"
+
+namespace pagoda {
+namespace {
+
+grpc::ChannelArguments BaseArguments() {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  arguments.SetMaxSendMessageSize(64 << 20);
+  // A daemon that comes back is found within a second, not after gRPC's two minutes.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // Every client has connections of its own: one worker's stall is not another's.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return arguments;
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeControlChannel(const std::string& target) {
+  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), BaseArguments());
+}
+
+std::shared_ptr<grpc::Channel> MakeDataChannel(const std::string& target) {
+  grpc::ChannelArguments arguments = BaseArguments();
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 8 << 20);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 20);
+  arguments.SetInt(GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 16 << 20);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_TCP_READ_CHUNK_SIZE, 4 << 20);
+  arguments.SetInt(GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE, 1 << 20);
+  arguments.SetInt(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 8 << 20);
+  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+}
+
+void PrepareContext(grpc::ClientContext& context, const std::string& token,
+                    absl::Duration timeout) {
+  if (timeout != absl::InfiniteDuration()) {
+    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
+  }
+  if (!token.empty()) context.AddMetadata(kTokenMetadataKey, absl::StrCat("Bearer ", token));
+}
+
+}  // namespace pagoda

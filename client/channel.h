@@ -1,0 +1,22 @@
+// gRPC channels to a daemon, and the context every call carries. Control and data use separate
+// channels: tuned for megabytes, small messages get slower.
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace pagoda {
+
+std::shared_ptr<grpc::Channel> MakeControlChannel(const std::string& target);
+// HTTP/2 frames, reads and writes of megabytes; no bandwidth probing; its own connection.
+std::shared_ptr<grpc::Channel> MakeDataChannel(const std::string& target);
+
+// Deadline from now (none when infinite) and the caller's token.
+void PrepareContext(grpc::ClientContext& context, const std::string& token, absl::Duration timeout);
+
+}  // namespace pagoda

@@ -1,0 +1,221 @@
+// The Pagoda client: what an inference worker links. It keeps one session with a pagodad, finds
+// prefixes, fetches pages into the worker's memory and pushes new ones. It runs no attention and
+// knows no model: kernels/ and the engine do.
+//
+// A cache must never hurt: every call has a deadline, nothing here throws or retries for long, and
+// every failure means a miss. While the daemon is away calls answer UNAVAILABLE at once; a
+// background thread comes back to it by itself and opens the sequences again.
+//
+//   auto client = Client::Create(options);                  // starts to connect, never blocks
+//   auto scope = (*client)->FindScope({ScopeKind::kPrivate, ""});
+//   auto keys = KeyChain(scope->root, prompt_ids, 64);
+//   auto hit = (*client)->Lookup({.chains = {{scope->id, keys}}, .precision_min = Precision::kQ8});
+//   if (hit.ok() && !hit->pages.empty()) auto pages = (*client)->Fetch(*hit, keys, {});
+//
+// Threads    every method from any thread.
+// Ownership  results own their memory. Pushed memory is held by its `owner` until it is sent.
+// Errors     UNAVAILABLE, DEADLINE_EXCEEDED   the daemon is away or slow: a miss
+//            PERMISSION_DENIED, UNAUTHENTICATED   the token has no right to this
+//            RESOURCE_EXHAUSTED   a limit of the daemon, or our push queue is full
+//            DATA_LOSS            bytes arrived damaged (they are never returned)
+//            INVALID_ARGUMENT     the caller's mistake, by name
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/aligned_buffer.h"
+#include "storage/base/model_spec.h"
+#include "storage/base/page_header.h"
+#include "storage/base/page_key.h"
+#include "storage/base/scope.h"
+
+namespace pagoda {
+
+struct SequenceIdTag;
+using SequenceId = DigestId<SequenceIdTag, 16>;
+struct LeaseIdTag;
+using LeaseId = DigestId<LeaseIdTag, 16>;
+struct RequestIdTag;
+using RequestId = DigestId<RequestIdTag, 16>;
+
+enum class PageTier : uint8_t { kNone = 0, kHbm = 1, kHost = 2, kSsd = 3, kPeer = 4 };
+absl::string_view PageTierName(PageTier tier);
+
+struct ClientOptions {
+  // Behaviour.
+  std::string target = "127.0.0.1:7070";  // host:port or unix:/path of the daemon
+  std::string token;                      // sent as a bearer token; empty: none
+  std::string client_name = "pagoda-client";
+  std::optional<ModelSpec> model;  // needed for scopes, lookups and pushes
+  uint32_t page_tokens = 64;
+  uint64_t backend_tag = 0;  // BackendTagOf(what computes K and V); compared between pushers only
+  // Performance. A miss must never cost more than it can save: keep these below a prefill.
+  absl::Duration connect_timeout = absl::Seconds(2);
+  absl::Duration control_timeout = absl::Seconds(1);
+  absl::Duration transfer_timeout = absl::Seconds(10);
+  absl::Duration reconnect_interval = absl::Milliseconds(500);
+  int64_t push_queue_bytes_max = int64_t{256} << 20;  // per pusher; beyond it pages are not pushed
+
+  absl::Status Validate() const;
+};
+
+struct ScopeInfo {
+  Scope scope;
+  ScopeId id;
+  PageKey root;
+  bool may_push = false;
+};
+
+// What the daemon said at Hello.
+struct ServerInfo {
+  std::string version;
+  std::string instance_id;
+  std::string tenant;
+  Identity identity;
+  std::vector<ScopeInfo> scopes;
+  uint32_t page_tokens = 0;
+  uint32_t batch_pages_max = 0;
+  Precision ladder = Precision::kNone;
+};
+
+// A layer group and a range of kv heads; the default is all heads of group 0.
+struct PagePart {
+  uint8_t group = 0;
+  uint16_t head_begin = 0;
+  uint16_t head_count = 0;  // 0: all
+};
+
+struct ScopeChain {
+  ScopeId scope;
+  std::vector<PageKey> keys;
+};
+
+struct LookupQuery {
+  std::vector<ScopeChain> chains;  // the longest prefix wins, the earlier chain on a tie
+  Precision precision_min = Precision::kRaw16;
+  Precision fidelity_min = Precision::kRaw16;
+  RequestId request_id;    // zero: a fresh one
+  SequenceId sequence_id;  // zero: none; else the pages found become pages of this sequence
+  PagePart part;
+  bool peek = false;  // no lease, no loading
+};
+
+struct FoundPage {
+  bool loading = false;
+  PageTier tier = PageTier::kNone;
+  Precision precision = Precision::kNone;
+  Precision fidelity = Precision::kNone;
+  int64_t bytes = 0;
+};
+
+struct LookupResult {
+  LeaseId lease;
+  absl::Duration lease_until;  // SystemClock().Monotonic(), with a margin: stop using it here
+  size_t chain_index = 0;
+  std::vector<FoundPage> pages;  // a contiguous prefix; empty: a miss
+};
+
+struct FetchOptions {
+  uint32_t page_begin = 0;
+  uint32_t page_count = 0;                     // 0: all pages of the lease
+  Precision precision_max = Precision::kNone;  // most exact wanted; kNone: as stored
+};
+
+struct FetchedPage {
+  PageHeader header;
+  std::vector<kernels::AlignedBuffer> segments;  // as in header.segments, verified
+  PageTier tier = PageTier::kNone;
+};
+
+struct FetchResult {
+  std::vector<FetchedPage> pages;  // complete, verified, from page_begin without gaps
+  absl::Status status;             // why it is shorter than asked; OK otherwise
+  int64_t bytes = 0;
+};
+
+// A full page of raw16 on its way to the daemon. Segments follow the raw16 layout of
+// kernels/page_layout.h; crc32c has one checksum each.
+struct PushItem {
+  ScopeId scope;
+  PageKey key;
+  PageKey parent;
+  bool parent_is_root = false;
+  std::vector<uint32_t> token_ids;
+  uint64_t base_position = 0;
+  Precision fidelity = Precision::kRaw16;
+  PagePart part;
+  std::vector<ByteSpan> segments;
+  std::vector<uint32_t> segment_crc32c;
+  std::shared_ptr<const void> owner;  // keeps the segments' memory alive
+};
+
+enum class PushOutcome { kStored, kAlreadyStored, kReplaced };
+using PushCallback = std::function<void(const PageKey&, const absl::StatusOr<PushOutcome>&)>;
+
+// One stream of pages, usually one per sequence. Not usable after the first stream failure: what is
+// pushed then is refused (recompute costs nothing, the page stays with the worker).
+class Pusher {
+ public:
+  virtual ~Pusher() = default;  // Cancels what is not answered.
+  // Queues a page; never waits. Errors: RESOURCE_EXHAUSTED, UNAVAILABLE.
+  virtual absl::Status Push(PushItem item) = 0;
+  // Waits until every queued page is answered. DEADLINE_EXCEEDED if not in time.
+  virtual absl::Status Flush(absl::Duration timeout) = 0;
+};
+
+struct ClientStats {
+  int64_t lookups = 0;
+  int64_t lookup_failures = 0;
+  int64_t fetched_pages = 0;
+  int64_t fetched_bytes = 0;
+  int64_t fetch_failures = 0;
+  int64_t pushed_pages = 0;  // answered stored, already stored or replaced
+  int64_t push_failures = 0;
+  int64_t reconnects = 0;
+};
+
+class Client {
+ public:
+  // Checks the options and starts to connect in the background.
+  static absl::StatusOr<std::unique_ptr<Client>> Create(ClientOptions options);
+  virtual ~Client() = default;
+
+  // Waits until the session is open, at most `timeout`. Otherwise says why not.
+  virtual absl::Status WaitConnected(absl::Duration timeout) = 0;
+  virtual bool connected() const = 0;
+  // Of the current or last session; nothing before the first.
+  virtual std::optional<ServerInfo> server_info() const = 0;
+  // A private scope is found by its kind alone.
+  virtual std::optional<ScopeInfo> FindScope(const Scope& scope) const = 0;
+
+  // A running request, announced until closed; see OpenSequence in cache.proto.
+  virtual SequenceId OpenSequence(uint64_t length_tokens, uint32_t window_tokens,
+                                  Precision precision) = 0;
+  virtual void AdvanceSequence(const SequenceId& id, uint64_t length_tokens) = 0;
+  virtual void CloseSequence(const SequenceId& id) = 0;
+
+  virtual absl::StatusOr<LookupResult> Lookup(const LookupQuery& query) = 0;
+  // `keys` are those of the chosen chain: what arrives under another key is refused.
+  virtual absl::StatusOr<FetchResult> Fetch(const LookupResult& hit, absl::Span<const PageKey> keys,
+                                            const FetchOptions& options) = 0;
+  virtual void Release(const LeaseId& lease) = 0;
+  virtual absl::Status Renew(const LeaseId& lease) = 0;
+  virtual absl::Status Prefetch(absl::Span<const ScopeChain> chains, absl::Duration deadline) = 0;
+  virtual void ReportTtft(const SequenceId& id, double seconds, uint32_t prompt_tokens,
+                          uint32_t hit_tokens) = 0;
+
+  // `callback` runs on a thread of the library, once per page; may be null.
+  virtual absl::StatusOr<std::unique_ptr<Pusher>> OpenPusher(const SequenceId& sequence,
+                                                             PushCallback callback) = 0;
+
+  virtual ClientStats stats() const = 0;
+};
+
+}  // namespace pagoda
