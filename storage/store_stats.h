@@ -63,6 +63,8 @@ struct StoreStats {
   int64_t lease_count = 0;
   int64_t leased_page_count = 0;
   int64_t staged_bytes = 0;  // staged and not yet committed
+  int64_t staged_page_count = 0;
+  int64_t pinned_page_count = 0;  // by Pin, not by leases
   int64_t write_queue_count = 0;
   int64_t load_queue_count = 0;
   int64_t unflushed_count = 0;  // changes on SSD that a kill would lose
@@ -103,9 +105,16 @@ struct PageFilter {
   std::optional<Identity> identity;
   std::optional<PusherId> pusher;
   std::optional<RecordKey> record;
+  std::optional<Precision> precision;
+  std::optional<TierKind> tier;  // Evict: drops only this tier's copies
+  bool keep_locked = false;      // Evict: pinned and leased pages stay
   bool Matches(const PageInfo& page) const {
     return (!scope || *scope == page.scope) && (!identity || *identity == page.identity) &&
-           (!pusher || *pusher == page.pusher) && (!record || *record == page.record);
+           (!pusher || *pusher == page.pusher) && (!record || *record == page.record) &&
+           (!precision || *precision == page.precision) &&
+           (!tier || (*tier == TierKind::kHost && page.in_host) ||
+            (*tier == TierKind::kSsd && page.on_ssd)) &&
+           !(keep_locked && (page.pinned || page.lease_count > 0));
   }
 };
 

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -57,6 +58,8 @@ struct PlacedPage {
   Precision fidelity = Precision::kNone;
   PlaneMask planes = 0;
   int64_t bytes = 0;
+  uint64_t base_position = 0;
+  uint32_t page_tokens = 0;
 };
 
 // Asks for a lease on what the lookup finds. An empty session id asks for none.
@@ -68,6 +71,7 @@ struct LeaseTerms {
 
 struct LookupQuery {
   ScopeId scope;
+  std::optional<Identity> identity;  // a page of another identity is a miss
   absl::Span<const RecordKey> keys;  // one chain, root side first
   Precision precision_min = Precision::kNone;
   Precision fidelity_min = Precision::kNone;
