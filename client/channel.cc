@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/wire.h"
 
-namespace pagoda {
+namespace pagoda::client {
 namespace {
 
 grpc::ChannelArguments BaseArguments() {
@@ -51,4 +51,4 @@ void PrepareContext(grpc::ClientContext& context, const std::string& token,
   if (!token.empty()) context.AddMetadata(kTokenMetadataKey, absl::StrCat("Bearer ", token));
 }
 
-}  // namespace pagoda
+}  // namespace pagoda::client

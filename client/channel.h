@@ -10,7 +10,7 @@
 
 #include "absl/time/time.h"
 
-namespace pagoda {
+namespace pagoda::client {
 
 std::shared_ptr<grpc::Channel> MakeControlChannel(const std::string& target);
 // HTTP/2 frames, reads and writes of megabytes; no bandwidth probing; its own connection.
@@ -19,4 +19,4 @@ std::shared_ptr<grpc::Channel> MakeDataChannel(const std::string& target);
 // Deadline from now (none when infinite) and the caller's token.
 void PrepareContext(grpc::ClientContext& context, const std::string& token, absl::Duration timeout);
 
-}  // namespace pagoda
+}  // namespace pagoda::client

@@ -18,7 +18,7 @@
 #include "storage/base/log.h"
 #include "storage/base/status_macros.h"
 
-namespace pagoda {
+namespace pagoda::client {
 namespace {
 
 // How often the background thread looks at heartbeats, stuck pushes and lost sessions.
@@ -579,4 +579,4 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
   return std::make_unique<ClientImpl>(std::move(options));
 }
 
-}  // namespace pagoda
+}  // namespace pagoda::client

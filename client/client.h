@@ -6,6 +6,8 @@
 // every failure means a miss. While the daemon is away calls answer UNAVAILABLE at once; a
 // background thread comes back to it by itself and opens the sequences again.
 //
+// Names are in pagoda::client; ids, keys and specs are those of storage/base.
+//
 //   auto client = Client::Create(options);                  // starts to connect, never blocks
 //   auto scope = (*client)->FindScope({ScopeKind::kPrivate, ""});
 //   auto keys = KeyChain(scope->root, prompt_ids, 64);
@@ -36,7 +38,7 @@
 #include "storage/base/page_key.h"
 #include "storage/base/scope.h"
 
-namespace pagoda {
+namespace pagoda::client {
 
 struct SequenceIdTag;
 using SequenceId = DigestId<SequenceIdTag, 16>;
@@ -218,4 +220,4 @@ class Client {
   virtual ClientStats stats() const = 0;
 };
 
-}  // namespace pagoda
+}  // namespace pagoda::client

@@ -9,7 +9,7 @@
 #include "storage/base/crc32c.h"
 #include "storage/base/status_macros.h"
 
-namespace pagoda {
+namespace pagoda::client {
 namespace {
 
 constexpr char kFetchMethod[] = "/pagoda.v1.Cache/Fetch";
@@ -197,4 +197,4 @@ FetchResult RunFetch(grpc::GenericStub& stub, const v1::FetchRequest& request,
   return assembler.Finish(std::move(status));
 }
 
-}  // namespace pagoda
+}  // namespace pagoda::client

@@ -12,11 +12,11 @@
 #include "client/client.h"
 #include "pagoda/v1/cache.pb.h"
 
-namespace pagoda {
+namespace pagoda::client {
 
 // `expected_keys` are those of the pages asked for, in order.
 FetchResult RunFetch(grpc::GenericStub& stub, const v1::FetchRequest& request,
                      const std::string& token, absl::Duration timeout, const Identity& identity,
                      absl::Span<const PageKey> expected_keys);
 
-}  // namespace pagoda
+}  // namespace pagoda::client

@@ -7,7 +7,7 @@
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
 
-namespace pagoda {
+namespace pagoda::client {
 namespace {
 
 constexpr char kPushMethod[] = "/pagoda.v1.Cache/Push";
@@ -216,4 +216,4 @@ void PushStream::OnDone(const grpc::Status& status) {
   done_ = true;
 }
 
-}  // namespace pagoda
+}  // namespace pagoda::client

@@ -15,7 +15,7 @@
 #include "client/client.h"
 #include "pagoda/v1/cache.pb.h"
 
-namespace pagoda {
+namespace pagoda::client {
 
 class PushStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
@@ -79,4 +79,4 @@ class PushStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBu
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace pagoda
+}  // namespace pagoda::client

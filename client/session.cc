@@ -6,7 +6,7 @@
 #include "storage/base/clock.h"
 #include "storage/base/log.h"
 
-namespace pagoda {
+namespace pagoda::client {
 namespace {
 
 // More than a heartbeat and a few sequence events: a daemon that does not read is gone.
@@ -120,4 +120,4 @@ void Session::OnDone(const grpc::Status& status) {
   self = std::move(self_);
 }
 
-}  // namespace pagoda
+}  // namespace pagoda::client

@@ -17,7 +17,7 @@
 #include "absl/time/time.h"
 #include "pagoda/v1/cache.grpc.pb.h"
 
-namespace pagoda {
+namespace pagoda::client {
 
 class Session : public grpc::ClientBidiReactor<v1::SessionRequest, v1::SessionResponse> {
  public:
@@ -58,4 +58,4 @@ class Session : public grpc::ClientBidiReactor<v1::SessionRequest, v1::SessionRe
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace pagoda
+}  // namespace pagoda::client
