@@ -18,16 +18,18 @@
 // Arithmetic  float, in exactly this order, every operation rounded once, no contraction: Ref and
 //             Cpu agree bit for bit on every target and machine, so that equal raw16 pages give
 //             equal encoded pages everywhere.
-// Error       |y - decoded| <= m / 127.5 * (0.5 + 127.5 * r8) per element with hi + lo and
-//             <= m / 7.96875 * (0.5 + 8 * r4) with hi, r = |scale / step - 1| plus 2^-11 (fp16):
-//             the mid-rise cell is half a step wide on each side, and the scale differs from the
-//             step by r. An element below 2^-24 of fp16 range decodes to mu.
-// Errors      INVALID_ARGUMENT     NaN or infinity in K or V; or a mean or scale that fp16 cannot
-//                                  hold (|y| above about 5e5): the page cannot be encoded and stays
-//                                  raw16; target bytes are then unspecified. Also spans that do not
-//                                  fit their header.
-//             FAILED_PRECONDITION  source is not raw16, or the target's tables are not of this
-//             codec
+// Error       per element of y, with m of its token and group:
+//                 hi + lo  |y - decoded| <= m * (1 / 127.5 * 0.5 + 2 * r8) + m * 2^-10
+//                 hi       |y - decoded| <= m * (16 / 127.5 * 0.5 + 2 * r4) + m * 2^-10
+//             r = |scale / step - 1|: a cell reaches half a step to each side of its level, the
+//             scale moves the level by r, 2^-10 covers fp16 and float. Since |level| >= |y| / (2 step),
+//             no scale exceeds 2 steps. Scales below fp16's 2^-14 lose bits, below 2^-25 vanish: add
+//             2^-24 * |level| (2^-28 with hi + lo).
+// Errors      INVALID_ARGUMENT     NaN or infinity in K or V, or a magnitude (input, rotated or its
+//                                  mean) that fp16 scales cannot serve: an input or |y| above 2^17, a
+//                                  mean above 65504. The page stays raw16; the target's bytes are
+//                                  then unspecified. Also spans that do not fit their header.
+//             FAILED_PRECONDITION  source is not raw16, or the target's tables are not of this codec
 // Threads     pure functions; calls on different pages may run in parallel.
 // Cost        reads the page once; about 1.3 ns per element (bench in README).
 #pragma once
@@ -58,8 +60,8 @@ absl::Status EncodePageRef(const PageHeader& raw16_header, absl::Span<const Byte
 // Checksums of all segments of a page in memory, for raw16 pages that a worker makes.
 void FillChecksums(absl::Span<const ByteSpan> segments, PageHeader& header);
 
-// One tile. K and V rows are [page_tokens][head_dim] bf16; outputs as in page_layout.h. The lo
-// pointers are all null (encode hi alone) or all set.
+// One tile. K and V rows are [page_tokens][head_dim] bf16, 4-byte aligned; outputs as in
+// page_layout.h. The lo pointers are all null (encode hi alone) or all set.
 struct EncodeTileParams {
   const uint16_t* raw_k = nullptr;
   const uint16_t* raw_v = nullptr;
@@ -77,13 +79,16 @@ struct EncodeTileParams {
 absl::Status EncodeTileRef(const EncodeTileParams& params);
 absl::Status EncodeTileCpu(const EncodeTileParams& params);
 
-// A tile back in the un-rotated frame: k and v are [token_count][head_dim] float, written. Raw
-// tiles are converted, sink rows are exact. Ref computes in double and rounds once. Cpu differs
-// from Ref by at most 2^-20 * (||k row|| + ||mu||): one rounding each of level * a, + mu, and of
-// hadamard.h.
-absl::Status DecodeTileRef(const PageTile& tile, int32_t head_dim, int32_t page_tokens, float* k,
-                           float* v);
-absl::Status DecodeTileCpu(const PageTile& tile, int32_t head_dim, int32_t page_tokens, float* k,
-                           float* v);
+// A tile back in the un-rotated frame: k and v are [token_count][head_dim], written. Raw tiles are
+// converted and sink rows are exact. Ref computes in double. Cpu rounds level * a, the addition of
+// mu, and what hadamard.h does once each:
+//   |Cpu - Ref| <= (log2(head_dim) + 5) * 2^-24 * (||row|| + ||mu||) per element
+// INVALID_ARGUMENT  shape invalid, token_count outside 0..page_tokens, or pointers of its precision
+//                   missing
+absl::Status DecodeTileRef(const PageTile& tile, const PageShape& shape, double* k, double* v);
+absl::Status DecodeTileCpu(const PageTile& tile, const PageShape& shape, float* k, float* v);
+
+// The pointers that a tile's precision promises are there, and its counts fit. Shared by all readers.
+absl::Status ValidateTile(const PageTile& tile, int32_t page_tokens);
 
 }  // namespace pagoda::kernels

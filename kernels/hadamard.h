@@ -30,6 +30,13 @@ constexpr bool IsFlippedChannel(int32_t channel) {
   return (kHadamardSigns[channel / 64] >> (channel % 64) & 1) != 0;
 }
 
+// float(1 / sqrt(size)), size a power of two.
+constexpr float HadamardScale(int32_t size) {
+  float scale = 1.0f;
+  for (; size >= 4; size /= 4) scale *= 0.5f;
+  return size == 2 ? scale * 0.70710678118654752440f : scale;
+}
+
 // In place, one vector of head_dim floats. REQUIRES: head_dim a multiple of 8 in 16..256.
 void RotateForward(float* x, int32_t head_dim);
 void RotateBackward(float* y, int32_t head_dim);

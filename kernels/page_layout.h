@@ -17,8 +17,8 @@
 // back. Groups are the runs of channels that share a scale (ChannelGroups).
 //
 // Units   bytes, tokens, channels         Threads  pure functions
-// Limits  head_dim 16 to 256, a multiple of 8; page_tokens 32, 64, 128 or 256; 1 to 1024 layers and
-//         heads; one layer of a plane below 64 MiB; 4096 segments per page
+// Limits  head_dim 16 to 256, a multiple of 8; page_tokens 32, 64, 128 or 256; 1 to 512 layers;
+//         1 to 256 heads (so that a page has at most 4096 segments, a layer 64 MiB)
 #pragma once
 
 #include <array>
@@ -72,6 +72,9 @@ constexpr ChannelGroups GroupsOf(int32_t head_dim) {
   groups.begin[groups.count] = static_cast<int16_t>(at);
   return groups;
 }
+
+// fp16 words of the mean in the K hi params: head_dim, padded to 64 bytes. a4 follows.
+constexpr int64_t MeanWords(int32_t head_dim) { return AlignUp(head_dim, 32); }
 
 // The planes that kernels read. Others (digests, ...) may stand beside them in a page.
 enum class PlaneId : uint8_t { kRaw16, kKHi, kVHi, kKLo, kVLo, kSinkRows };

@@ -51,8 +51,9 @@ struct PageTile {
 class PageView {
  public:
   // `segments` has one span per header.segments entry, in that order; an absent segment (another
-  // layer range, a dropped plane) is an empty span with null data. `at_most` reads a q8 page as q4
-  // by ignoring lo. A layer whose planes are incomplete is simply not readable.
+  // layer range, a dropped plane) is an empty span with null data. `at_most` chooses where a page
+  // offers a choice: q4 ignores lo; a page that is raw16 alone stays raw16. A layer whose planes
+  // are incomplete is simply not readable.
   static absl::StatusOr<PageView> Make(const PageShape& shape, const PageHeader& header,
                                        absl::Span<const ByteSpan> segments, Precision at_most);
 
@@ -77,10 +78,13 @@ class PageView {
   };
 
   explicit PageView(const PageShape& shape) : shape_(shape) {}
+  absl::Status AddPlane(PlaneId plane, const PageHeader& header, const PlaneEntry& entry,
+                        absl::Span<const ByteSpan> segments);
   void SettlePrecisions(Precision at_most);
 
   PageShape shape_;
   int64_t base_position_ = 0;
+  std::array<bool, kPlaneIdCount> listed_{};  // by the header, whether or not bytes are here
   std::array<TileBytes, kPlaneIdCount> tile_bytes_;
   std::vector<Layer> layers_;
 };

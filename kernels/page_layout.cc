@@ -1,0 +1,177 @@
+#include "kernels/page_layout.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "storage/base/check.h"
+
+namespace pagoda::kernels {
+namespace {
+
+constexpr int64_t kPartAlignBytes = 64;
+constexpr int64_t kWordBytes = 2;  // bf16, fp16
+
+absl::Status CheckRange(const char* field, int32_t value, int32_t low, int32_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("page shape: %s %d, accepted %d to %d", field, value, low, high));
+}
+
+int64_t ScaleBytes(const PageShape& shape) {
+  return GroupsOf(shape.head_dim).count * shape.page_tokens * kWordBytes;
+}
+
+bool IsRaw(PlaneId plane) { return plane == PlaneId::kRaw16 || plane == PlaneId::kSinkRows; }
+
+PlaneEntry EntryOf(PlaneId plane) {
+  PlaneEntry entry;
+  switch (plane) {
+    case PlaneId::kRaw16:
+      entry.kind = PlaneKind::kRaw16;
+      entry.bit_count = 16;
+      return entry;
+    case PlaneId::kSinkRows:
+      entry.kind = PlaneKind::kRawRows;
+      entry.bit_count = 16;
+      entry.row_count = kSinkTokens;
+      return entry;
+    case PlaneId::kKHi:
+    case PlaneId::kVHi:
+    case PlaneId::kKLo:
+    case PlaneId::kVLo:
+      break;
+  }
+  const bool k = plane == PlaneId::kKHi || plane == PlaneId::kKLo;
+  const bool hi = plane == PlaneId::kKHi || plane == PlaneId::kVHi;
+  entry.kind = PlaneKind::kCodes;
+  entry.tensor = k ? Tensor::kK : Tensor::kV;
+  entry.bit_begin = hi ? 4 : 0;
+  entry.bit_count = 4;
+  return entry;
+}
+
+}  // namespace
+
+absl::Status ValidatePageShape(const PageShape& shape) {
+  for (const absl::Status& status : {CheckRange("layer_count", shape.layer_count, 1, 512),
+                                     CheckRange("head_count", shape.head_count, 1, 256),
+                                     CheckRange("head_dim", shape.head_dim, 16, kHeadDimMax)}) {
+    if (!status.ok()) return status;
+  }
+  if (shape.head_dim % kOctet != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("page shape: head_dim %d is not a multiple of 8", shape.head_dim));
+  }
+  for (int32_t tokens = kTileTokens; tokens <= kPageTokensMax; tokens *= 2) {
+    if (shape.page_tokens == tokens) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "page shape: page_tokens %d, accepted 32, 64, 128 or 256", shape.page_tokens));
+}
+
+PageShape ShapeOf(const PageHeader& header) {
+  PageShape shape;
+  shape.layer_count = header.layer_count;
+  shape.head_count = header.record.head_count;
+  shape.head_dim = header.head_dim;
+  shape.page_tokens = static_cast<int32_t>(std::min<uint32_t>(header.page_tokens, INT32_MAX));
+  return shape;
+}
+
+TileBytes TileBytesOf(PlaneId plane, const PageShape& shape) {
+  const int64_t row_bytes = shape.head_dim * kWordBytes;
+  const int64_t v_dim = AlignUp(shape.head_dim, kTileTokens);
+  switch (plane) {
+    case PlaneId::kRaw16:
+      return {shape.page_tokens * row_bytes, shape.page_tokens * row_bytes};
+    case PlaneId::kSinkRows:
+      return {kSinkTokens * row_bytes, kSinkTokens * row_bytes};
+    case PlaneId::kKHi:
+      return {MeanWords(shape.head_dim) * kWordBytes + ScaleBytes(shape),
+              shape.page_tokens * shape.head_dim / 2};
+    case PlaneId::kKLo:
+      return {ScaleBytes(shape), shape.page_tokens * shape.head_dim / 2};
+    case PlaneId::kVHi:
+    case PlaneId::kVLo:
+      return {ScaleBytes(shape), shape.page_tokens * v_dim / 2};
+  }
+  return {};
+}
+
+int64_t LayerBytes(PlaneId plane, const PageShape& shape) {
+  const TileBytes tile = TileBytesOf(plane, shape);
+  return shape.head_count * (tile.first + tile.second);
+}
+
+TileBytes TileOffsets(PlaneId plane, const PageShape& shape, int32_t segment_layers,
+                      int32_t layer_in_segment, int32_t head) {
+  const TileBytes tile = TileBytesOf(plane, shape);
+  PAGODA_CHECK(tile.first % kPartAlignBytes == 0);
+  PAGODA_CHECK(tile.second % kPartAlignBytes == 0);
+  if (IsRaw(plane)) {
+    const int64_t layer = layer_in_segment * LayerBytes(plane, shape);
+    return {layer + head * tile.first, layer + shape.head_count * tile.first + head * tile.second};
+  }
+  const int64_t index = int64_t{layer_in_segment} * shape.head_count + head;
+  const int64_t params_bytes = int64_t{segment_layers} * shape.head_count * tile.first;
+  return {index * tile.first, params_bytes + index * tile.second};
+}
+
+void AppendPlane(PlaneId plane, const PageShape& shape, PageHeader& header) {
+  const int64_t layer_bytes = LayerBytes(plane, shape);
+  const int64_t layers_max = std::max<int64_t>(1, kSegmentBytesTarget / layer_bytes);
+  const int64_t segment_count = (shape.layer_count + layers_max - 1) / layers_max;
+
+  PlaneEntry entry = EntryOf(plane);
+  entry.layer_count = static_cast<uint16_t>(shape.layer_count);
+  entry.head_begin = header.record.head_begin;
+  entry.head_count = static_cast<uint16_t>(shape.head_count);
+  entry.first_segment = static_cast<uint32_t>(header.segments.size());
+  entry.segment_count = static_cast<uint32_t>(segment_count);
+  header.planes.push_back(entry);
+
+  int64_t layer = 0;
+  for (int64_t i = 0; i < segment_count; ++i) {
+    const int64_t end = (i + 1) * shape.layer_count / segment_count;  // sizes differ by one at most
+    SegmentEntry segment;
+    segment.length = static_cast<uint32_t>((end - layer) * layer_bytes);
+    segment.layer_begin = static_cast<uint16_t>(layer);
+    segment.layer_count = static_cast<uint16_t>(end - layer);
+    header.segments.push_back(segment);
+    layer = end;
+  }
+  PAGODA_CHECK(layer == shape.layer_count);
+}
+
+std::optional<PlaneId> PlaneIdOf(const PlaneEntry& entry) {
+  for (int32_t i = 0; i < kPlaneIdCount; ++i) {
+    const auto plane = static_cast<PlaneId>(i);
+    const PlaneEntry ours = EntryOf(plane);
+    if (entry.kind == ours.kind && entry.tensor == ours.tensor &&
+        entry.bit_begin == ours.bit_begin && entry.bit_count == ours.bit_count &&
+        entry.row_begin == ours.row_begin && entry.row_count == ours.row_count) {
+      return plane;
+    }
+  }
+  return std::nullopt;
+}
+
+void AppendPlanes(Precision precision, const PageShape& shape, PageHeader& header) {
+  PAGODA_CHECK(header.planes.empty());
+  PAGODA_CHECK(header.segments.empty());
+  if (precision == Precision::kRaw16) {
+    AppendPlane(PlaneId::kRaw16, shape, header);
+  } else {
+    PAGODA_CHECK(precision == Precision::kQ8 || precision == Precision::kQ4);
+    AppendPlane(PlaneId::kKHi, shape, header);
+    AppendPlane(PlaneId::kVHi, shape, header);
+    if (precision == Precision::kQ8) {
+      AppendPlane(PlaneId::kKLo, shape, header);
+      AppendPlane(PlaneId::kVLo, shape, header);
+    }
+    if (header.base_position == 0) AppendPlane(PlaneId::kSinkRows, shape, header);
+  }
+  AssignOffsets(header);
+}
+
+}  // namespace pagoda::kernels

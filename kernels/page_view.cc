@@ -1,0 +1,188 @@
+#include "kernels/page_view.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "storage/base/check.h"
+#include "storage/base/status_macros.h"
+
+namespace pagoda::kernels {
+namespace {
+
+constexpr uintptr_t kPartAlignBytes = 64;
+
+absl::Status CheckFrame(PlaneId plane, const PageShape& shape, const PageHeader& header,
+                        const PlaneEntry& entry) {
+  if (entry.head_begin != header.record.head_begin || entry.head_count != shape.head_count) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("page view: plane of heads %d+%d, page has %d+%d", entry.head_begin,
+                        entry.head_count, header.record.head_begin, shape.head_count));
+  }
+  if (plane == PlaneId::kSinkRows) return absl::OkStatus();  // always in the raw frame
+  const bool raw = plane == PlaneId::kRaw16;
+  const Rotation rotation = raw ? Rotation::kNone : Rotation::kHadamardV1;
+  const CodeRecipe recipe = raw ? CodeRecipe::kNone : CodeRecipe::kEmbedded8;
+  if (header.rotation != rotation || header.recipe != recipe) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("page view: rotation %d and recipe %d do not fit its planes",
+                        static_cast<int>(header.rotation), static_cast<int>(header.recipe)));
+  }
+  return absl::OkStatus();
+}
+
+// The segment fits its plane and, if its bytes are here, they are complete.
+absl::Status CheckSegment(PlaneId plane, const PageShape& shape, const PlaneEntry& entry,
+                          const SegmentEntry& segment, ByteSpan bytes) {
+  const int32_t layer_end = segment.layer_begin + segment.layer_count;
+  const bool layers_ok = segment.layer_count > 0 && segment.layer_begin >= entry.layer_begin &&
+                         layer_end <= entry.layer_begin + entry.layer_count &&
+                         layer_end <= shape.layer_count;
+  if (!layers_ok || int64_t{segment.length} != segment.layer_count * LayerBytes(plane, shape)) {
+    return absl::DataLossError(absl::StrFormat(
+        "page view: segment of %d bytes for layers %d+%d does not fit its plane", segment.length,
+        segment.layer_begin, segment.layer_count));
+  }
+  if (bytes.data() == nullptr) return absl::OkStatus();
+  if (bytes.size() < segment.length) {
+    return absl::InvalidArgumentError(absl::StrFormat("page view: %d bytes of a segment of %d",
+                                                      bytes.size(), segment.length));
+  }
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % kPartAlignBytes != 0) {
+    return absl::InvalidArgumentError("page view: segment is not 64-byte aligned");
+  }
+  return absl::OkStatus();
+}
+
+const uint16_t* Words16(const std::byte* bytes) {
+  return reinterpret_cast<const uint16_t*>(bytes);
+}
+const uint32_t* Words32(const std::byte* bytes) {
+  return reinterpret_cast<const uint32_t*>(bytes);
+}
+
+}  // namespace
+
+absl::StatusOr<PageView> PageView::Make(const PageShape& shape, const PageHeader& header,
+                                        absl::Span<const ByteSpan> segments, Precision at_most) {
+  PAGODA_RETURN_IF_ERROR(ValidatePageShape(shape));
+  if (at_most != Precision::kRaw16 && at_most != Precision::kQ8 && at_most != Precision::kQ4) {
+    return absl::InvalidArgumentError("page view: at_most must be raw16, q8 or q4");
+  }
+  if (ShapeOf(header) != shape) {
+    return absl::FailedPreconditionError("page view: the header states another shape");
+  }
+  if (segments.size() != header.segments.size()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "page view: %d spans for %d segments", segments.size(), header.segments.size()));
+  }
+  if (header.base_position > uint64_t{INT64_MAX} - kPageTokensMax) {
+    return absl::DataLossError("page view: base position is out of range");
+  }
+
+  PageView view(shape);
+  view.base_position_ = static_cast<int64_t>(header.base_position);
+  view.layers_.resize(static_cast<size_t>(shape.layer_count));
+  for (const PlaneEntry& entry : header.planes) {
+    const std::optional<PlaneId> plane = PlaneIdOf(entry);
+    if (!plane.has_value() || entry.storage == PlaneStorage::kDelta) continue;
+    PAGODA_RETURN_IF_ERROR(CheckFrame(*plane, shape, header, entry));
+    PAGODA_RETURN_IF_ERROR(view.AddPlane(*plane, header, entry, segments));
+  }
+  view.SettlePrecisions(at_most);
+  return view;
+}
+
+absl::Status PageView::AddPlane(PlaneId plane, const PageHeader& header, const PlaneEntry& entry,
+                                absl::Span<const ByteSpan> segments) {
+  const auto plane_index = static_cast<size_t>(plane);
+  if (listed_[plane_index]) return absl::DataLossError("page view: a plane is there twice");
+  listed_[plane_index] = true;
+  tile_bytes_[plane_index] = TileBytesOf(plane, shape_);
+  if (entry.first_segment > header.segments.size() ||
+      entry.segment_count > header.segments.size() - entry.first_segment) {
+    return absl::DataLossError("page view: plane names segments that do not exist");
+  }
+  for (uint32_t i = 0; i < entry.segment_count; ++i) {
+    const SegmentEntry& segment = header.segments[entry.first_segment + i];
+    const ByteSpan bytes = segments[entry.first_segment + i];
+    PAGODA_RETURN_IF_ERROR(CheckSegment(plane, shape_, entry, segment, bytes));
+    if (bytes.data() == nullptr) continue;
+    for (int32_t j = 0; j < segment.layer_count; ++j) {
+      const TileBytes at = TileOffsets(plane, shape_, segment.layer_count, j, /*head=*/0);
+      layers_[static_cast<size_t>(segment.layer_begin + j)].parts[plane_index] = {
+          bytes.data() + at.first, bytes.data() + at.second};
+    }
+  }
+  return absl::OkStatus();
+}
+
+void PageView::SettlePrecisions(Precision at_most) {
+  const bool sinks_listed = listed_[static_cast<size_t>(PlaneId::kSinkRows)];
+  for (Layer& layer : layers_) {
+    const auto has = [&layer](PlaneId plane) {
+      return layer.parts[static_cast<size_t>(plane)].first != nullptr;
+    };
+    if (at_most < Precision::kQ8) {
+      layer.parts[static_cast<size_t>(PlaneId::kKLo)] = {};
+      layer.parts[static_cast<size_t>(PlaneId::kVLo)] = {};
+    }
+    const bool codes = has(PlaneId::kKHi) && has(PlaneId::kVHi) &&
+                       (!sinks_listed || has(PlaneId::kSinkRows));
+    if (has(PlaneId::kRaw16) && (at_most == Precision::kRaw16 || !codes)) {
+      layer.precision = Precision::kRaw16;
+    } else if (codes) {
+      const bool both = has(PlaneId::kKLo) && has(PlaneId::kVLo);
+      layer.precision = both ? Precision::kQ8 : Precision::kQ4;
+    }
+  }
+}
+
+Precision PageView::precision() const {
+  Precision lowest = Precision::kRaw16;
+  for (const Layer& layer : layers_) lowest = std::min(lowest, layer.precision);
+  return lowest;
+}
+
+PageTile PageView::tile(int32_t layer, int32_t head) const {
+  PAGODA_CHECK(layer >= 0 && layer < shape_.layer_count);
+  PAGODA_CHECK(head >= 0 && head < shape_.head_count);
+  const Layer& source = layers_[static_cast<size_t>(layer)];
+  PAGODA_CHECK(source.precision != Precision::kNone);
+
+  // Both parts of a plane's tile; null when the plane is absent.
+  const auto part = [&](PlaneId plane) -> Part {
+    const Part& first_head = source.parts[static_cast<size_t>(plane)];
+    if (first_head.first == nullptr) return {};
+    const TileBytes& bytes = tile_bytes_[static_cast<size_t>(plane)];
+    return {first_head.first + head * bytes.first, first_head.second + head * bytes.second};
+  };
+  PageTile tile;
+  tile.precision = source.precision;
+  tile.token_count = shape_.page_tokens;
+  tile.base_position = base_position_;
+  if (source.precision == Precision::kRaw16) {
+    const Part raw = part(PlaneId::kRaw16);
+    tile.raw_k = Words16(raw.first);
+    tile.raw_v = Words16(raw.second);
+    return tile;
+  }
+  const Part k_hi = part(PlaneId::kKHi);
+  const Part v_hi = part(PlaneId::kVHi);
+  const Part k_lo = part(PlaneId::kKLo);
+  const Part v_lo = part(PlaneId::kVLo);
+  const Part sinks = part(PlaneId::kSinkRows);
+  tile.k_hi_params = Words16(k_hi.first);
+  tile.v_hi_params = Words16(v_hi.first);
+  tile.k_lo_params = Words16(k_lo.first);
+  tile.v_lo_params = Words16(v_lo.first);
+  tile.k_hi = Words32(k_hi.second);
+  tile.v_hi = Words32(v_hi.second);
+  tile.k_lo = Words32(k_lo.second);
+  tile.v_lo = Words32(v_lo.second);
+  tile.sink_k = Words16(sinks.first);
+  tile.sink_v = Words16(sinks.second);
+  tile.sink_count = sinks.first == nullptr ? 0 : kSinkTokens;
+  return tile;
+}
+
+}  // namespace pagoda::kernels
