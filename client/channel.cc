@@ -7,12 +7,14 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "proto/callback_queue.h"
 #include "proto/wire.h"
 
 namespace pagoda::client {
 namespace {
 
 grpc::ChannelArguments BaseArguments() {
+  KeepCallbackQueue();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(64 << 20);
   arguments.SetMaxSendMessageSize(64 << 20);

@@ -132,7 +132,7 @@ struct FetchOptions {
 
 struct FetchedPage {
   PageHeader header;
-  std::vector<kernels::AlignedBuffer> segments;  // as in header.segments, verified
+  std::vector<kernels::AlignedBuffer> segments;  // stored_bytes() each, verified, padding zero
   PageTier tier = PageTier::kNone;
 };
 

@@ -78,7 +78,7 @@ class PageAssembler {
     page->started = true;
     page->fetched.tier = static_cast<PageTier>(start.tier());
     for (const SegmentEntry& segment : header.segments) {
-      page->fetched.segments.emplace_back(segment.length);
+      page->fetched.segments.emplace_back(segment.stored_bytes());
     }
     page->filled.assign(header.segments.size(), 0);
     page->fetched.header = std::move(header);
@@ -93,7 +93,7 @@ class PageAssembler {
     }
     kernels::AlignedBuffer& target = page->fetched.segments[segment];
     if (piece.address.offset != page->filled[segment] ||
-        piece.size > static_cast<uint64_t>(target.size()) - piece.address.offset) {
+        piece.size > page->fetched.header.segments[segment].length - piece.address.offset) {
       return absl::DataLossError("fetch: piece out of order or too long");
     }
     piece.CopyTo(target.mutable_span().subspan(piece.address.offset, piece.size));
@@ -115,7 +115,7 @@ class PageAssembler {
       if (page.filled[i] != segment.length) {
         return absl::DataLossError("fetch: a page arrived in part");
       }
-      if (Crc32c(page.fetched.segments[i].span()) != segment.crc32c) {
+      if (Crc32c(page.fetched.segments[i].span().subspan(0, segment.length)) != segment.crc32c) {
         return absl::DataLossError("fetch: checksum of a segment differs");
       }
     }
