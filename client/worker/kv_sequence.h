@@ -1,0 +1,148 @@
+// K and V of one sequence, in pages: raw16 while they are in the window or under construction,
+// encoded once they have left it. It says which form a query reads; computing K and V is
+// forward_pass.h, keeping them beyond the sequence is prefix_cache.h.
+//
+// Reading    queries of page P (positions [P * page, (P + 1) * page)) read page p encoded if and
+//            only if the precision is q8 or q4 and (p + 1) * page <= P * page - window; a page that
+//            codes cannot hold (infinities) stays raw. What a query reads is so a function of its
+//            position alone, not of how a prompt was cut into chunks. The first kSinkTokens tokens
+//            stay exact inside the encoded page 0.
+// Loaded     pages may arrive encoded. In the window they are read at all their bits (q8), beyond
+//            it at the precision of the sequence.
+// Fidelity   of a page: the lowest precision at which any earlier K and V was read while it was
+//            computed, that of the read pages included.
+// Units      tokens, pages, bytes           Threads  one at a time
+// Ownership  owns all pages. Tiles and spans live until the next non-const call.
+// Errors     see the methods. Limits  2^24 tokens
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/worker/page_buffer.h"
+#include "client/worker/thread_pool.h"
+#include "kernels/page_view.h"
+#include "storage/base/precision.h"
+
+namespace pagoda {
+
+struct KvOptions {
+  Precision precision = Precision::kRaw16;  // kRaw16, kQ8 or kQ4
+  int64_t window_tokens = 256;              // most recent tokens kept raw; >= 0
+  int64_t token_count_max = 8192;           // the sequence's limit, usually the model's context
+};
+
+class KvSequence {
+ public:
+  // INVALID_ARGUMENT for a shape that pages cannot have, or options out of range.
+  static absl::StatusOr<KvSequence> Make(const kernels::PageShape& shape, double rope_theta,
+                                         const KvOptions& options);
+  KvSequence(KvSequence&&) = default;
+  KvSequence& operator=(KvSequence&&) = default;
+
+  const kernels::PageShape& shape() const { return shape_; }
+  const KvOptions& options() const { return options_; }
+  int64_t page_tokens() const { return shape_.page_tokens; }
+  int64_t token_count() const { return token_count_; }
+  // Complete pages, whose K and V are final; a tail of fewer tokens is not counted.
+  int64_t full_page_count() const { return token_count_ / page_tokens(); }
+
+  // Pages that queries of page `query_page` read encoded: [0, result).
+  int64_t EncodedPageCount(int64_t query_page) const;
+  // Pages that one chunk of prefill may compute at once, at most `page_count_max`: none of them may
+  // be read encoded by another.
+  int64_t ChunkPagesMax(int64_t page_count_max) const;
+
+  // ---- Pages from a cache
+  // ------------------------------------------------------------------------ How many of the
+  // leading pages, which a cache has at these precisions, a prompt may use: all of them at the
+  // sequence's precision or better, those in the window of the first token after the prompt at q8
+  // or better (raw16 for a raw16 sequence), and at least one prompt token left over. What the
+  // result leaves out is recomputed.
+  int64_t UsablePages(absl::Span<const Precision> precisions, int64_t prompt_tokens) const;
+  // Memory for a page, to be filled in and handed to AppendLoaded().
+  PageBuffer NewPage(int64_t page_index, Precision precision) const;
+  // Appends a full page. INVALID_ARGUMENT when it is not the next one, below the sequence's
+  // precision, of a shape or tables that cannot be read, or when its fidelity is below the
+  // sequence's precision; the sequence is unchanged then. REQUIRES: a whole number of pages so far.
+  absl::Status AppendLoaded(PageBuffer page, Precision fidelity);
+
+  // ---- Writing
+  // ----------------------------------------------------------------------------------- Asks for a
+  // page in encoded form from elsewhere: fills in the bytes of `page`, whose tables stand, and
+  // returns true, or returns false and the page is encoded here. Not called concurrently.
+  using FetchEncoded = std::function<bool(const KvSequence&, int64_t page_index, PageBuffer& page)>;
+  void set_fetch_encoded(FetchEncoded fetch) { fetch_encoded_ = std::move(fetch); }
+
+  // Before queries of pages [first, last] are computed: makes raw memory for those pages, encodes
+  // what they read encoded, and frees what neither they nor later queries read.
+  // REQUIRES: first == token_count() / page_tokens() <= last; last - first < ChunkPagesMax(...).
+  void Prepare(int64_t first_query_page, int64_t last_query_page, ThreadPool& pool);
+  // Rows of a page under construction: [page_tokens][head_dim] bf16 each.
+  struct RawRows {
+    uint16_t* k;
+    uint16_t* v;
+  };
+  RawRows MutableRows(int64_t page_index, int32_t layer, int32_t head);
+  // K and V of tokens up to `token_count` are written. REQUIRES: not less than token_count(), and
+  // pages prepared.
+  void Advance(int64_t token_count);
+  // Forgets the tokens from `token_count` on, to compute them again. REQUIRES: their pages are raw.
+  void Rewind(int64_t token_count);
+
+  // ---- Reading
+  // ----------------------------------------------------------------------------------- The tiles
+  // that queries of page `query_page` read, themselves included, `token_count` of them in the last
+  // page; appended to `tiles`, which is cleared first.
+  void CollectTiles(int64_t query_page, int32_t token_count, int32_t layer, int32_t head,
+                    std::vector<kernels::PageTile>* tiles) const;
+  // Of a page that was computed here or loaded; see the header.
+  Precision fidelity(int64_t page_index) const { return pages_[page_index].fidelity; }
+  // The raw16 form of a page, or null when it has been given up for the encoded one.
+  const PageBuffer* raw_page(int64_t page_index) const { return pages_[page_index].raw.get(); }
+  const PageBuffer* encoded_page(int64_t page_index) const {
+    return pages_[page_index].encoded.get();
+  }
+
+  // Bytes of all pages as they stand, headers, padding and the whole of the last page counted.
+  int64_t stored_bytes() const;
+  // What a token takes in raw16, without any padding.
+  int64_t raw16_bytes_per_token() const;
+
+ private:
+  struct Page {
+    std::unique_ptr<PageBuffer> raw;
+    std::unique_ptr<PageBuffer> encoded;
+    std::optional<kernels::PageView> raw_view;
+    std::optional<kernels::PageView> full_view;  // of `encoded`, at all its bits
+    std::optional<kernels::PageView> mode_view;  // of `encoded`, at the sequence's precision
+    Precision fidelity = Precision::kRaw16;
+    bool codes_cannot_hold = false;
+  };
+
+  KvSequence(const kernels::PageShape& shape, double rope_theta, const KvOptions& options)
+      : shape_(shape), rope_theta_(rope_theta), options_(options) {}
+  bool encodes() const { return options_.precision != Precision::kRaw16; }
+  const kernels::PageView& ViewFor(int64_t page_index, int64_t query_page) const;
+  Precision FidelityOf(int64_t query_page) const;
+  absl::Status SetEncoded(Page& page, std::unique_ptr<PageBuffer> encoded);
+  void EncodePages(int64_t page_count, ThreadPool& pool);
+  void EncodeHere(Page& page);
+  void FreeUnread(int64_t page_count);
+
+  kernels::PageShape shape_;
+  double rope_theta_;
+  KvOptions options_;
+  FetchEncoded fetch_encoded_;
+  int64_t token_count_ = 0;
+  int64_t freed_page_count_ = 0;  // pages [0, this) hold only what later queries read
+  std::vector<Page> pages_;
+};
+
+}  // namespace pagoda
