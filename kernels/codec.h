@@ -22,14 +22,15 @@
 //                 hi + lo  |y - decoded| <= m * (1 / 127.5 * 0.5 + 2 * r8) + m * 2^-10
 //                 hi       |y - decoded| <= m * (16 / 127.5 * 0.5 + 2 * r4) + m * 2^-10
 //             r = |scale / step - 1|: a cell reaches half a step to each side of its level, the
-//             scale moves the level by r, 2^-10 covers fp16 and float. Since |level| >= |y| / (2 step),
-//             no scale exceeds 2 steps. Scales below fp16's 2^-14 lose bits, below 2^-25 vanish: add
-//             2^-24 * |level| (2^-28 with hi + lo).
+//             scale moves the level by r, 2^-10 covers fp16 and float. Since |level| >= |y| / (2
+//             step), no scale exceeds 2 steps. Scales below fp16's 2^-14 lose bits, below 2^-25
+//             vanish: add 2^-24 * |level| (2^-28 with hi + lo).
 // Errors      INVALID_ARGUMENT     NaN or infinity in K or V, or a magnitude (input, rotated or its
-//                                  mean) that fp16 scales cannot serve: an input or |y| above 2^17, a
-//                                  mean above 65504. The page stays raw16; the target's bytes are
+//                                  mean) that fp16 scales cannot serve: an input or |y| above 2^17,
+//                                  a mean above 65504. The page stays raw16; the target's bytes are
 //                                  then unspecified. Also spans that do not fit their header.
-//             FAILED_PRECONDITION  source is not raw16, or the target's tables are not of this codec
+//             FAILED_PRECONDITION  source is not raw16, or the target's tables are not of this
+//             codec
 // Threads     pure functions; calls on different pages may run in parallel.
 // Cost        reads the page once; about 1.3 ns per element (bench in README).
 #pragma once
@@ -88,7 +89,8 @@ absl::Status EncodeTileCpu(const EncodeTileParams& params);
 absl::Status DecodeTileRef(const PageTile& tile, const PageShape& shape, double* k, double* v);
 absl::Status DecodeTileCpu(const PageTile& tile, const PageShape& shape, float* k, float* v);
 
-// The pointers that a tile's precision promises are there, and its counts fit. Shared by all readers.
+// The pointers that a tile's precision promises are there, and its counts fit. Shared by all
+// readers.
 absl::Status ValidateTile(const PageTile& tile, int32_t page_tokens);
 
 }  // namespace pagoda::kernels

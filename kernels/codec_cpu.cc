@@ -173,8 +173,8 @@ HWY_INLINE void CodeGroup(const float* y, int32_t begin, int32_t end, int32_t t,
     auto word_lo = hn::Zero(du);
     for (int32_t i = 0; i < kOctet; ++i) {
       const VF x = hn::Load(d, y + (c0 + i) * kTileTokens + t);
-      const VF code = hn::Min(hn::Max(hn::Floor(hn::Mul(x, inv)), hn::Set(d, -128.0f)),
-                              hn::Set(d, 127.0f));
+      const VF code =
+          hn::Min(hn::Max(hn::Floor(hn::Mul(x, inv)), hn::Set(d, -128.0f)), hn::Set(d, 127.0f));
       const VF level8 = hn::Add(code, half);
       const VF level4 = hn::Add(hn::Floor(hn::Mul(code, hn::Set(d, 0.0625f))), half);
       yy = hn::Add(yy, hn::Mul(x, x));
@@ -409,14 +409,13 @@ void DecodeRaw(const uint16_t* raw, int64_t count, float* rows) {
 }  // namespace
 
 absl::Status EncodeTileCpu(const EncodeTileParams& params) {
-  PAGODA_RETURN_IF_ERROR(
-      ValidatePageShape(PageShape{1, 1, params.head_dim, params.page_tokens}));
+  PAGODA_RETURN_IF_ERROR(ValidatePageShape(PageShape{1, 1, params.head_dim, params.page_tokens}));
   PAGODA_RETURN_IF_ERROR(CheckEncodable(params));
   float mean[kHeadDimMax];
   PAGODA_RETURN_IF_ERROR(StoreMean(params, mean));
   uint16_t* k_a4 = params.k_hi_params + MeanWords(params.head_dim);
-  PAGODA_RETURN_IF_ERROR(EncodeTensor(
-      params.raw_k, mean, params, {k_a4, params.k_lo_params, params.k_hi, params.k_lo, true}));
+  PAGODA_RETURN_IF_ERROR(EncodeTensor(params.raw_k, mean, params,
+                                      {k_a4, params.k_lo_params, params.k_hi, params.k_lo, true}));
   return EncodeTensor(params.raw_v, nullptr, params,
                       {params.v_hi_params, params.v_lo_params, params.v_hi, params.v_lo, false});
 }

@@ -26,9 +26,9 @@ absl::Status PrepareTarget(const PageHeader& header, absl::Span<const MutableByt
     const SegmentEntry& segment = header.segments[i];
     const auto stored = static_cast<size_t>(segment.stored_bytes());
     if (segments[i].data() == nullptr || segments[i].size() < stored) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "encode: target span %d has %d bytes, its segment stores %d", i, segments[i].size(),
-          stored));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("encode: target span %d has %d bytes, its segment stores %d", i,
+                          segments[i].size(), stored));
     }
     std::memset(segments[i].data() + segment.length, 0, stored - segment.length);
   }

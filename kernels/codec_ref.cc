@@ -28,10 +28,10 @@ void PutNibble(uint32_t* words, bool is_k, int32_t head_dim, int32_t channel, in
   const int32_t t = token % kTileTokens;
   const int32_t element = is_k ? channel % kOctet : t % kOctet;
   const int64_t word =
-      is_k ? (int64_t{block} * (head_dim / kOctet) + channel / kOctet) * kTileTokens + t
-           : ((int64_t{block} * (AlignUp(head_dim, 32) / 32) + channel / 32) * 4 + t / kOctet) *
-                     32 +
-                 channel % 32;
+      is_k
+          ? (int64_t{block} * (head_dim / kOctet) + channel / kOctet) * kTileTokens + t
+          : ((int64_t{block} * (AlignUp(head_dim, 32) / 32) + channel / 32) * 4 + t / kOctet) * 32 +
+                channel % 32;
   const int32_t shift = element % 4 * 8 + element / 4 * 4;
   words[word] = (words[word] & ~(15u << shift)) | nibble << shift;
 }
@@ -41,8 +41,8 @@ absl::Status EncodeGroup(const float* y, int32_t begin, int32_t end, int32_t gro
   float m = 1e-12f;
   for (int32_t c = begin; c < end; ++c) m = std::max(m, std::fabs(y[c]));
   if (m > kEncodeMagnitudeMax) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("encode: rotated magnitude %g, the codec holds %g", m, kEncodeMagnitudeMax));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "encode: rotated magnitude %g, the codec holds %g", m, kEncodeMagnitudeMax));
   }
   const float inv = 127.5f / m;
   float yy = 0, yl8 = 0, ll8 = 0, yl4 = 0, ll4 = 0;
@@ -84,8 +84,7 @@ absl::Status EncodeTensor(const uint16_t* raw, const float* mean, const EncodeTi
     RotateForward(y, p.head_dim);
     for (int32_t c = 0; mean != nullptr && c < p.head_dim; ++c) y[c] -= mean[c];
     for (int32_t g = 0; g < groups.count; ++g) {
-      PAGODA_RETURN_IF_ERROR(
-          EncodeGroup(y, groups.begin[g], groups.begin[g + 1], g, t, p, target));
+      PAGODA_RETURN_IF_ERROR(EncodeGroup(y, groups.begin[g], groups.begin[g + 1], g, t, p, target));
     }
   }
   return absl::OkStatus();
@@ -104,14 +103,13 @@ double DecodedElement(const uint16_t* a4, const uint16_t* stored_a8, const uint3
 }  // namespace
 
 absl::Status EncodeTileRef(const EncodeTileParams& params) {
-  PAGODA_RETURN_IF_ERROR(
-      ValidatePageShape(PageShape{1, 1, params.head_dim, params.page_tokens}));
+  PAGODA_RETURN_IF_ERROR(ValidatePageShape(PageShape{1, 1, params.head_dim, params.page_tokens}));
   PAGODA_RETURN_IF_ERROR(CheckEncodable(params));
   float mean[kHeadDimMax];
   PAGODA_RETURN_IF_ERROR(StoreMean(params, mean));
   uint16_t* k_a4 = params.k_hi_params + MeanWords(params.head_dim);
-  PAGODA_RETURN_IF_ERROR(EncodeTensor(
-      params.raw_k, mean, params, {k_a4, params.k_lo_params, params.k_hi, params.k_lo, true}));
+  PAGODA_RETURN_IF_ERROR(EncodeTensor(params.raw_k, mean, params,
+                                      {k_a4, params.k_lo_params, params.k_hi, params.k_lo, true}));
   return EncodeTensor(params.raw_v, nullptr, params,
                       {params.v_hi_params, params.v_lo_params, params.v_hi, params.v_lo, false});
 }
@@ -135,9 +133,12 @@ absl::Status ValidateTile(const PageTile& tile, int32_t page_tokens) {
     complete = complete && tile.sink_count >= 0 && tile.sink_count <= tile.token_count &&
                (tile.sink_count == 0 || sinks);
   }
+  for (const uint16_t* rows : {tile.raw_k, tile.raw_v, tile.sink_k, tile.sink_v}) {
+    complete = complete && reinterpret_cast<uintptr_t>(rows) % sizeof(uint32_t) == 0;
+  }
   if (complete) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("tile: parts of precision %s are missing",
+      absl::StrFormat("tile: parts of precision %s are missing or misaligned",
                       std::string(PrecisionName(tile.precision))));
 }
 
@@ -164,8 +165,7 @@ absl::Status DecodeTileRef(const PageTile& tile, const PageShape& shape, double*
     for (int32_t c = 0, g = 0; c < head_dim; ++c) {
       if (c == groups.begin[g + 1]) ++g;
       const int64_t scale = int64_t{g} * shape.page_tokens + t;
-      const int64_t k_word =
-          (block * (head_dim / kOctet) + c / kOctet) * kTileTokens + in_block;
+      const int64_t k_word = (block * (head_dim / kOctet) + c / kOctet) * kTileTokens + in_block;
       const int64_t v_word =
           ((block * (AlignUp(head_dim, 32) / 32) + c / 32) * 4 + in_block / kOctet) * 32 + c % 32;
       k_rotated[c] = DecodedElement(tile.k_hi_params + MeanWords(head_dim), tile.k_lo_params,

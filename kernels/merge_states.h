@@ -8,9 +8,8 @@
 // The base is 2 everywhere, on the wire too.
 //
 // Shapes  o [row_count][head_dim] float, lse2 [row_count] float
-// Error   |Cpu - Ref| <= 2^-20 * max |o_i| per element and 2^-20 * max(1, |L|) for lse2: five
-//         roundings, and an exp2 of relative error 2^-21 (states that weigh less than 2^-126 of the
-//         greatest count as empty in Cpu).
+// Error   |Cpu - Ref| <= 2^-20 * max |o_i| per element and 2^-20 * max(1, |L|) for lse2: the two
+//         weights carry the error of exp2f and three roundings, the sum two more.
 // Source  FlashInfer, docs/tutorials/recursive_attention.rst
 #pragma once
 

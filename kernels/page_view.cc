@@ -38,14 +38,14 @@ absl::Status CheckSegment(PlaneId plane, const PageShape& shape, const PlaneEntr
                          layer_end <= entry.layer_begin + entry.layer_count &&
                          layer_end <= shape.layer_count;
   if (!layers_ok || int64_t{segment.length} != segment.layer_count * LayerBytes(plane, shape)) {
-    return absl::DataLossError(absl::StrFormat(
-        "page view: segment of %d bytes for layers %d+%d does not fit its plane", segment.length,
-        segment.layer_begin, segment.layer_count));
+    return absl::DataLossError(
+        absl::StrFormat("page view: segment of %d bytes for layers %d+%d does not fit its plane",
+                        segment.length, segment.layer_begin, segment.layer_count));
   }
   if (bytes.data() == nullptr) return absl::OkStatus();
   if (bytes.size() < segment.length) {
-    return absl::InvalidArgumentError(absl::StrFormat("page view: %d bytes of a segment of %d",
-                                                      bytes.size(), segment.length));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("page view: %d bytes of a segment of %d", bytes.size(), segment.length));
   }
   if (reinterpret_cast<uintptr_t>(bytes.data()) % kPartAlignBytes != 0) {
     return absl::InvalidArgumentError("page view: segment is not 64-byte aligned");
@@ -53,12 +53,8 @@ absl::Status CheckSegment(PlaneId plane, const PageShape& shape, const PlaneEntr
   return absl::OkStatus();
 }
 
-const uint16_t* Words16(const std::byte* bytes) {
-  return reinterpret_cast<const uint16_t*>(bytes);
-}
-const uint32_t* Words32(const std::byte* bytes) {
-  return reinterpret_cast<const uint32_t*>(bytes);
-}
+const uint16_t* Words16(const std::byte* bytes) { return reinterpret_cast<const uint16_t*>(bytes); }
+const uint32_t* Words32(const std::byte* bytes) { return reinterpret_cast<const uint32_t*>(bytes); }
 
 }  // namespace
 
@@ -72,8 +68,8 @@ absl::StatusOr<PageView> PageView::Make(const PageShape& shape, const PageHeader
     return absl::FailedPreconditionError("page view: the header states another shape");
   }
   if (segments.size() != header.segments.size()) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "page view: %d spans for %d segments", segments.size(), header.segments.size()));
+    return absl::InvalidArgumentError(absl::StrFormat("page view: %d spans for %d segments",
+                                                      segments.size(), header.segments.size()));
   }
   if (header.base_position > uint64_t{INT64_MAX} - kPageTokensMax) {
     return absl::DataLossError("page view: base position is out of range");
@@ -126,8 +122,8 @@ void PageView::SettlePrecisions(Precision at_most) {
       layer.parts[static_cast<size_t>(PlaneId::kKLo)] = {};
       layer.parts[static_cast<size_t>(PlaneId::kVLo)] = {};
     }
-    const bool codes = has(PlaneId::kKHi) && has(PlaneId::kVHi) &&
-                       (!sinks_listed || has(PlaneId::kSinkRows));
+    const bool codes =
+        has(PlaneId::kKHi) && has(PlaneId::kVHi) && (!sinks_listed || has(PlaneId::kSinkRows));
     if (has(PlaneId::kRaw16) && (at_most == Precision::kRaw16 || !codes)) {
       layer.precision = Precision::kRaw16;
     } else if (codes) {

@@ -29,7 +29,7 @@ struct PageTile {
   Precision precision = Precision::kNone;  // kRaw16, kQ8 or kQ4
   int32_t token_count = 0;    // valid tokens from the first; may be < page_tokens for raw16 only
   int64_t base_position = 0;  // of the first token
-  // kRaw16: [page_tokens][head_dim] bf16; rows from token_count on are never read.
+  // kRaw16: [page_tokens][head_dim] bf16, 4-byte aligned; rows from token_count on are never read.
   const uint16_t* raw_k = nullptr;
   const uint16_t* raw_v = nullptr;
   // kQ4 and kQ8; see page_layout.h. kQ8 sets all; kQ4 may set the lo part of K alone or of V alone,
@@ -42,7 +42,8 @@ struct PageTile {
   const uint32_t* v_hi = nullptr;
   const uint32_t* k_lo = nullptr;
   const uint32_t* v_lo = nullptr;
-  // Exact rows [sink_count][head_dim] bf16 that replace the first tokens of an encoded tile.
+  // Exact rows [sink_count][head_dim] bf16 that replace the first tokens of an encoded tile;
+  // 4-byte aligned.
   const uint16_t* sink_k = nullptr;
   const uint16_t* sink_v = nullptr;
   int32_t sink_count = 0;
