@@ -508,7 +508,7 @@ void ClientImpl::ReportTtft(const SequenceId& id, double seconds, uint32_t promp
   if (!connection.ok()) return;
   v1::ReportRequest request;
   request.set_session_id(connection->session_id);
-  request.set_sequence_id(Bytes(id));
+  if (!id.is_zero()) request.set_sequence_id(Bytes(id));
   request.set_identity(Bytes(connection->identity));
   request.set_ttft_seconds(seconds);
   request.set_prompt_tokens(prompt_tokens);

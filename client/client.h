@@ -210,6 +210,7 @@ class Client {
   virtual void Release(const LeaseId& lease) = 0;
   virtual absl::Status Renew(const LeaseId& lease) = 0;
   virtual absl::Status Prefetch(absl::Span<const ScopeChain> chains, absl::Duration deadline) = 0;
+  // Time to first token, for the daemon's metrics; best effort. A zero id names no sequence.
   virtual void ReportTtft(const SequenceId& id, double seconds, uint32_t prompt_tokens,
                           uint32_t hit_tokens) = 0;
 
