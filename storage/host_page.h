@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "storage/base/page_header.h"
 #include "storage/host_tier.h"
+#include "storage/plane_mask.h"
 
 namespace pagoda {
 
@@ -29,6 +30,7 @@ class HostPage {
 
   const PageHeader& header() const { return header_; }
   Precision precision() const { return precision_; }
+  PlaneMask planes() const { return planes_; }
   // Encoded header, header().header_bytes() long.
   ByteSpan header_bytes() const { return header_slab_.bytes(); }
   size_t segment_count() const { return segments_.size(); }
@@ -49,6 +51,7 @@ class HostPage {
   const std::shared_ptr<HostTier> tier_;  // first: outlives the slabs
   const PageHeader header_;
   const Precision precision_;
+  const PlaneMask planes_;
   const int64_t bytes_;
   Slab header_slab_;
   std::vector<Slab> segments_;
@@ -64,7 +67,7 @@ class StagedPage {
   static absl::StatusOr<StagedPage> Create(std::shared_ptr<HostTier> tier, PageHeader header);
 
   StagedPage(StagedPage&&) = default;
-  StagedPage& operator=(StagedPage&&) = default;
+  StagedPage& operator=(StagedPage&& other) noexcept;
 
   const PageHeader& header() const { return header_; }
   // Checksums, hashes and other plain fields may still be set before the commit; the tables'
@@ -74,6 +77,9 @@ class StagedPage {
   // Exactly the payload of a segment, length bytes.
   MutableByteSpan segment(size_t index) const;
   int64_t bytes() const;
+
+  // Destroyed together with the staged bytes, or when they become a page: for whoever counts them.
+  void AttachTicket(std::shared_ptr<const void> ticket) { ticket_ = std::move(ticket); }
 
   // Sets every segment's checksum from its bytes: for pages that this process produced itself.
   void ComputeChecksums();
@@ -92,6 +98,7 @@ class StagedPage {
   PageHeader header_;
   Slab header_slab_;
   std::vector<Slab> segments_;
+  std::shared_ptr<const void> ticket_;
 };
 
 }  // namespace pagoda

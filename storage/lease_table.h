@@ -44,6 +44,12 @@ struct Lease {
   ScopeId scope;
   absl::Duration expires;  // on the monotonic clock
   std::vector<LeasedPage> pages;
+
+  // The named page, or null. Cheap when pages are asked for in their order.
+  LeasedPage* FindPage(const RecordKey& record);
+
+ private:
+  size_t cursor_ = 0;  // where the last page was found
 };
 
 class LeaseTable {

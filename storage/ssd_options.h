@@ -21,6 +21,7 @@ struct SsdOptions {
   int64_t blob_file_bytes = int64_t{256} << 20;
   int64_t block_cache_bytes = int64_t{32} << 20;  // index and metadata only, never page bytes
   int background_jobs = 4;
+  int64_t background_bytes_per_second_max = 0;  // flush and compaction together; 0: no limit
 
   // INVALID_ARGUMENT names the field and what is accepted.
   absl::Status Validate() const;

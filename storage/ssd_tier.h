@@ -37,6 +37,7 @@
 #include "storage/base/bytes.h"
 #include "storage/directory_record.h"
 #include "storage/ssd_options.h"
+#include "storage/store_observer.h"
 
 namespace rocksdb {
 class ColumnFamilyHandle;
@@ -50,6 +51,9 @@ namespace pagoda {
 
 // The one place where RocksDB's errors become ours. `doing` names the operation and the path.
 absl::Status FromRocksDb(const rocksdb::Status& status, absl::string_view doing);
+
+// What exactly was wrong, of a DATA_LOSS that SsdTier returned.
+IntegrityKind IntegrityKindOf(const absl::Status& status);
 
 struct SsdPageWrite {
   DirectoryRecord record;
@@ -120,25 +124,30 @@ class SsdTier {
   absl::Status OpenDb();
   absl::Status CheckFormat();
   absl::Status CountPages();
-  void FlushLoop();
-  absl::StatusOr<DirectoryRecord> ReadRecord(const RecordKey& key) const;
+  void FlushLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The page's record; NOT_FOUND, DATA_LOSS or a disk error.
+  absl::StatusOr<DirectoryRecord> ReadRecord(const RecordKey& key,
+                                             const rocksdb::Snapshot* snapshot) const;
 
   // Constant after Open().
   const SsdOptions options_;
   const bool direct_io_;
   std::string instance_id_;
   std::unique_ptr<rocksdb::DB> db_;
-  rocksdb::ColumnFamilyHandle* default_ = nullptr;  // owned by us, destroyed before db_
+  rocksdb::ColumnFamilyHandle* default_ = nullptr;  // the handles are destroyed before db_
   rocksdb::ColumnFamilyHandle* meta_ = nullptr;
   rocksdb::ColumnFamilyHandle* planes_ = nullptr;
 
-  // Synchronised by themselves: plain counts, read for display and watermarks (relaxed).
+  // Synchronised by themselves. Plain counts for display and watermarks: relaxed, because no other
+  // memory is published through them.
   std::atomic<int64_t> used_bytes_{0};
   std::atomic<int64_t> page_count_{0};
   std::atomic<int64_t> unflushed_count_{0};
 
+  // Guarded by mutex_.
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
   std::thread flusher_;
 };
 

@@ -17,6 +17,7 @@
 // Cost       LookupPrefix: one lock, O(keys)
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -192,9 +193,100 @@ class TieredStore {
   std::string ssd_instance_id() const { return ssd_ ? ssd_->instance_id() : ""; }
 
  private:
-  mutable absl::Mutex mutex_;
+  // What a locked section leaves to do without the lock: tell the observer, let go of pages.
+  struct Aftermath {
+    std::vector<HostPagePtr> pages;
+    std::vector<std::function<void(StoreObserver&)>> events;
+    int64_t freed_bytes = 0;
+  };
+  struct StagedSums {
+    std::atomic<int64_t> bytes{0};  // relaxed: counts for display
+    std::atomic<int64_t> pages{0};
+  };
+  struct Source;  // what a load needs to know of its page
+
+  TieredStore(const TieredStoreOptions& options, const Clock& clock, StoreObserver* observer);
+  absl::Status Rebuild() ABSL_LOCKS_EXCLUDED(mutex_);
+  void StartThreads();
+  void StopThreads() ABSL_LOCKS_EXCLUDED(mutex_);
+  void AnswerPendingLoads() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Finish(Aftermath& after) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // tiered_store_write.cc
+  absl::StatusOr<StagedPage> StageWithRoom(PageHeader header) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<CommitOutcome> PlaceLocked(const HostPagePtr& page, const CommitOptions& options,
+                                            Aftermath& after) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<CommitOutcome> Place(const HostPagePtr& page, const CommitOptions& options,
+                                      Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckParent(const PageHeader& header) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool QueueWrite(EntryId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WritePage(const RecordKey& key, uint64_t incarnation) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FinishWrite(EntryId id, const HostPagePtr& page, const absl::Status& status,
+                   Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MakeSsdRoom(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // tiered_store_read.cc
+  void RunLoad(const RecordKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<HostPagePtr> ReadFromSsd(const RecordKey& key, const Source& source)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // True when the load has its result; false when it lost a race and must be tried again.
+  bool SettleLoad(const RecordKey& key, const Source& source,
+                  absl::StatusOr<HostPagePtr>& result, Aftermath& after)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // tiered_store_lease.cc
+  absl::StatusOr<LeaseId> GrantLease(const ScopeId& scope, absl::Span<const EntryId> ids,
+                                     const LeaseTerms& terms, Aftermath& after)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Unlease(std::vector<LeasedPage> released, Aftermath& after)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // tiered_store_evict.cc
+  // Drops clean pages from host memory, at least `bytes` if there are. Returns what was freed.
+  int64_t MakeRoom(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void DemotionLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+  void DemoteHost(Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayLeaveHost(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropHost(EntryId id, EvictionReason reason, Aftermath& after)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropSsd(EntryId id, EvictionReason reason, Aftermath& after)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropEntry(EntryId id, EvictionReason reason, Aftermath& after)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetDemotion(EntryId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  EvictResult DropAll(absl::Span<const EntryId> ids, const PageFilter& filter, Aftermath& after)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DeleteOnSsdLater(const RecordKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountIntegrity(TierKind tier, IntegrityKind kind, Aftermath& after)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Constant after Open().
+  const TieredStoreOptions options_;
+  const Clock& clock_;
+  StoreObserver* const observer_;  // never null
   std::shared_ptr<HostTier> host_;
-  std::unique_ptr<SsdTier> ssd_;
+  std::unique_ptr<SsdTier> ssd_;  // null without SSD
+
+  // Synchronised by themselves.
+  const std::shared_ptr<StagedSums> staged_ = std::make_shared<StagedSums>();
+  std::unique_ptr<WorkQueue> writer_;  // one thread: the changes of one key stay in order
+  std::unique_ptr<WorkQueue> loader_;
+
+  // Guarded by mutex_. Under it only the locks of HostTier and WorkQueue are taken.
+  mutable absl::Mutex mutex_;
+  Directory directory_ ABSL_GUARDED_BY(mutex_);
+  LeaseTable leases_ ABSL_GUARDED_BY(mutex_);
+  StoreCounters counters_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<RecordKey, std::vector<LoadCallback>> loads_ ABSL_GUARDED_BY(mutex_);
+  // Pages that leave host memory once they are written, and how many bytes that will free.
+  absl::flat_hash_map<EntryId, int64_t> demoting_ ABSL_GUARDED_BY(mutex_);
+  int64_t demoting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t pressure_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // asked by Stage in vain
+  bool demotion_asked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;   // new work is refused
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;  // the demotion thread ends
+
+  std::thread demoter_;
 };
 
 }  // namespace pagoda

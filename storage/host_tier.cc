@@ -1,0 +1,286 @@
+#include "storage/host_tier.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "storage/base/check.h"
+#include "storage/base/page_header.h"
+#include "storage/base/status_macros.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int64_t kChunkBytesMin = int64_t{1} << 20;
+constexpr int64_t kChunkBytesLimit = int64_t{1} << 30;
+constexpr int64_t kChunksWanted = 16;
+
+absl::Status SystemError(absl::string_view call) {
+  return absl::UnavailableError(absl::StrFormat("host tier: %s: %s", call, std::strerror(errno)));
+}
+
+}  // namespace
+
+absl::Status HostTierOptions::Validate() const {
+  if (chunk_bytes_max < kChunkBytesMin || chunk_bytes_max > kChunkBytesLimit ||
+      !std::has_single_bit(static_cast<uint64_t>(chunk_bytes_max))) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "host chunk_bytes_max is %d; must be a power of two from 1 MiB to 1 GiB", chunk_bytes_max));
+  }
+  if (capacity_bytes < kChunkBytesMin) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("host capacity_bytes is %d; must be at least 1 MiB", capacity_bytes));
+  }
+  return absl::OkStatus();
+}
+
+int64_t HostTierOptions::chunk_bytes() const {
+  const auto share = static_cast<uint64_t>(capacity_bytes / kChunksWanted);
+  const auto wanted = static_cast<int64_t>(std::bit_floor(share));
+  return std::min(chunk_bytes_max, std::max(kChunkBytesMin, wanted));
+}
+
+Slab& Slab::operator=(Slab&& other) noexcept {
+  if (this == &other) return *this;
+  Reset();
+  tier_ = std::exchange(other.tier_, nullptr);
+  data_ = std::exchange(other.data_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  chunk_ = other.chunk_;
+  slot_ = other.slot_;
+  return *this;
+}
+
+void Slab::Reset() {
+  if (data_ == nullptr) return;
+  tier_->Free(*this);
+  tier_ = nullptr;
+  data_ = nullptr;
+  bytes_ = 0;
+}
+
+absl::StatusOr<std::shared_ptr<HostTier>> HostTier::Create(const HostTierOptions& options) {
+  PAGODA_RETURN_IF_ERROR(options.Validate());
+  const int64_t chunk_bytes = options.chunk_bytes();
+  const int64_t chunk_count = options.capacity_bytes / chunk_bytes;
+  std::shared_ptr<HostTier> tier(new HostTier(chunk_count * chunk_bytes, chunk_bytes));
+  for (int64_t i = 0; i < chunk_count; ++i) {
+    auto mapping = tier->MapFresh();
+    if (!mapping.ok()) return mapping.status();
+    absl::MutexLock lock(&tier->mutex_);
+    tier->chunks_.emplace_back().mapping = *mapping;
+    // The stack hands out the lowest chunk first.
+    tier->free_chunks_.push_back(static_cast<uint32_t>(chunk_count - 1 - i));
+  }
+  return tier;
+}
+
+HostTier::HostTier(int64_t capacity_bytes, int64_t chunk_bytes)
+    : capacity_bytes_(capacity_bytes), chunk_bytes_(chunk_bytes) {
+  usage_.capacity_bytes = capacity_bytes;
+}
+
+HostTier::~HostTier() {
+  absl::MutexLock lock(&mutex_);
+  PAGODA_CHECK(usage_.slab_count == 0);
+  for (const Chunk& chunk : chunks_) Unmap(chunk.mapping);
+}
+
+absl::StatusOr<HostTier::Mapping> HostTier::MapFresh() {
+  Mapping mapping;
+  mapping.fd = memfd_create("pagoda-pages", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (mapping.fd < 0) return SystemError("memfd_create");
+  if (ftruncate(mapping.fd, chunk_bytes_) != 0) {
+    const absl::Status status = SystemError("ftruncate");
+    close(mapping.fd);
+    return status;
+  }
+  void* data =
+      mmap(nullptr, chunk_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, mapping.fd, /*offset=*/0);
+  if (data == MAP_FAILED) {
+    const absl::Status status = SystemError("mmap");
+    close(mapping.fd);
+    return status;
+  }
+  mapping.data = static_cast<std::byte*>(data);
+  // Our own writable map exists; from here on nobody makes another, whoever gets the descriptor.
+  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+  if (fcntl(mapping.fd, F_ADD_SEALS, seals) != 0) {
+    const absl::Status status = SystemError("fcntl F_ADD_SEALS");
+    Unmap(mapping);
+    return status;
+  }
+  absl::MutexLock lock(&mutex_);
+  mapping.id = next_memfd_id_++;
+  return mapping;
+}
+
+void HostTier::Unmap(const Mapping& mapping) const {
+  munmap(mapping.data, chunk_bytes_);
+  close(mapping.fd);
+}
+
+bool HostTier::TakeSlot(const ClassKey& key, Slab& slab) {
+  const auto open = open_chunks_.find(key);
+  if (open == open_chunks_.end()) return false;
+  const uint32_t index = *open->second.begin();
+  Chunk& chunk = chunks_[index];
+  PAGODA_CHECK(!chunk.free_slots.empty());
+  slab.tier_ = this;
+  slab.chunk_ = index;
+  slab.slot_ = chunk.free_slots.back();
+  slab.bytes_ = key.slab_bytes;
+  slab.data_ = chunk.mapping.data + slab.slot_ * key.slab_bytes;
+  chunk.free_slots.pop_back();
+  if (chunk.free_slots.empty()) {
+    open->second.erase(index);
+    if (open->second.empty()) open_chunks_.erase(open);
+  }
+  usage_.used_bytes += key.slab_bytes;
+  ++usage_.slab_count;
+  HostTierUsage& scope = scopes_[key.scope];
+  scope.used_bytes += key.slab_bytes;
+  ++scope.slab_count;
+  return true;
+}
+
+bool HostTier::TakeFreeChunk(const ScopeId& scope, uint32_t& chunk) {
+  if (free_chunks_.empty()) return false;
+  // One that this scope had, or that nobody had, needs no new memfd.
+  auto best = free_chunks_.end();
+  for (auto it = free_chunks_.rbegin(); it != free_chunks_.rend(); ++it) {
+    const Chunk& candidate = chunks_[*it];
+    if (!candidate.touched || candidate.scope == scope) {
+      best = std::prev(it.base());
+      break;
+    }
+  }
+  if (best == free_chunks_.end()) best = std::prev(free_chunks_.end());
+  chunk = *best;
+  free_chunks_.erase(best);
+  return true;
+}
+
+void HostTier::CutChunk(uint32_t index, const ClassKey& key) {
+  Chunk& chunk = chunks_[index];
+  chunk.touched = true;
+  chunk.scope = key.scope;
+  chunk.slab_bytes = key.slab_bytes;
+  chunk.slot_count = static_cast<uint32_t>(chunk_bytes_ / key.slab_bytes);
+  chunk.free_slots.resize(chunk.slot_count);
+  for (uint32_t i = 0; i < chunk.slot_count; ++i) chunk.free_slots[i] = chunk.slot_count - 1 - i;
+  open_chunks_[key].insert(index);
+  usage_.reserved_bytes += chunk_bytes_;
+  scopes_[key.scope].reserved_bytes += chunk_bytes_;
+}
+
+absl::Status HostTier::Exhausted(int64_t asked_bytes) const {
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "host tier: asked %d bytes; %d of %d free, %d of it in empty chunks", asked_bytes,
+      capacity_bytes_ - usage_.used_bytes, capacity_bytes_,
+      static_cast<int64_t>(free_chunks_.size()) * chunk_bytes_));
+}
+
+absl::StatusOr<Slab> HostTier::Allocate(const ScopeId& scope, int64_t bytes) {
+  if (bytes <= 0 || bytes > chunk_bytes_) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("host tier: asked a segment of %d bytes; from 1 to %d (one chunk) fit",
+                        bytes, chunk_bytes_));
+  }
+  const ClassKey key{scope, AlignUp(bytes, kSegmentAlignBytes)};
+  Slab slab;
+  uint32_t index = 0;
+  Mapping replaced;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (TakeSlot(key, slab)) return slab;
+    if (!TakeFreeChunk(scope, index)) return Exhausted(key.slab_bytes);
+    const Chunk& chunk = chunks_[index];
+    if (!chunk.touched || chunk.scope == scope) {
+      CutChunk(index, key);
+      PAGODA_CHECK(TakeSlot(key, slab));
+      return slab;
+    }
+    replaced = chunk.mapping;
+  }
+  // The chunk was another scope's: it gets a fresh memfd. It is in no list meanwhile.
+  auto fresh = MapFresh();
+  if (fresh.ok()) Unmap(replaced);
+  absl::MutexLock lock(&mutex_);
+  if (!fresh.ok()) {
+    free_chunks_.push_back(index);
+    return fresh.status();
+  }
+  chunks_[index].mapping = *fresh;
+  CutChunk(index, key);
+  PAGODA_CHECK(TakeSlot(key, slab));
+  return slab;
+}
+
+absl::StatusOr<std::vector<Slab>> HostTier::AllocateAll(const ScopeId& scope,
+                                                        absl::Span<const int64_t> sizes) {
+  std::vector<Slab> slabs;
+  slabs.reserve(sizes.size());
+  for (const int64_t bytes : sizes) {
+    auto slab = Allocate(scope, bytes);
+    if (!slab.ok()) return slab.status();  // the others free themselves
+    slabs.push_back(*std::move(slab));
+  }
+  return slabs;
+}
+
+void HostTier::Free(Slab& slab) {
+  absl::MutexLock lock(&mutex_);
+  Chunk& chunk = chunks_[slab.chunk_];
+  PAGODA_CHECK(chunk.slab_bytes == slab.bytes_);
+  const ClassKey key{chunk.scope, chunk.slab_bytes};
+  usage_.used_bytes -= slab.bytes_;
+  --usage_.slab_count;
+  HostTierUsage& scope = scopes_[key.scope];
+  scope.used_bytes -= slab.bytes_;
+  --scope.slab_count;
+  chunk.free_slots.push_back(slab.slot_);
+  if (chunk.free_slots.size() < chunk.slot_count) {
+    open_chunks_[key].insert(slab.chunk_);
+    return;
+  }
+  const auto open = open_chunks_.find(key);
+  if (open != open_chunks_.end()) {
+    open->second.erase(slab.chunk_);
+    if (open->second.empty()) open_chunks_.erase(open);
+  }
+  chunk.slab_bytes = 0;
+  chunk.free_slots.clear();
+  free_chunks_.push_back(slab.chunk_);
+  usage_.reserved_bytes -= chunk_bytes_;
+  scope.reserved_bytes -= chunk_bytes_;
+  if (scope.reserved_bytes == 0) scopes_.erase(key.scope);
+}
+
+SlabLocation HostTier::Locate(const Slab& slab) const {
+  absl::MutexLock lock(&mutex_);
+  const Chunk& chunk = chunks_[slab.chunk_];
+  return {chunk.mapping.id, chunk.mapping.fd, chunk_bytes_, slab.slot_ * slab.bytes_};
+}
+
+HostTierUsage HostTier::usage() const {
+  absl::MutexLock lock(&mutex_);
+  return usage_;
+}
+
+HostTierUsage HostTier::scope_usage(const ScopeId& scope) const {
+  absl::MutexLock lock(&mutex_);
+  const auto it = scopes_.find(scope);
+  HostTierUsage usage = it == scopes_.end() ? HostTierUsage{} : it->second;
+  usage.capacity_bytes = capacity_bytes_;
+  return usage;
+}
+
+}  // namespace pagoda

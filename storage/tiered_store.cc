@@ -1,0 +1,223 @@
+// Opening, closing and looking at the store. Writing, reading, leases and eviction have their own
+// files: tiered_store_write.cc, _read.cc, _lease.cc, _evict.cc.
+#include "storage/tiered_store.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/check.h"
+#include "storage/base/log.h"
+#include "storage/base/status_macros.h"
+
+namespace pagoda {
+namespace {
+
+StoreObserver* NoObserver() {
+  static StoreObserver* observer = new StoreObserver;
+  return observer;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(const TieredStoreOptions& options,
+                                                               const Clock& clock,
+                                                               StoreObserver* observer) {
+  PAGODA_RETURN_IF_ERROR(options.Validate());
+  std::unique_ptr<TieredStore> store(new TieredStore(options, clock, observer));
+  PAGODA_ASSIGN_OR_RETURN(store->host_, HostTier::Create(options.host));
+  if (!options.ssd.path.empty()) {
+    PAGODA_ASSIGN_OR_RETURN(store->ssd_, SsdTier::Open(options.ssd));
+    PAGODA_RETURN_IF_ERROR(store->Rebuild());
+  }
+  store->StartThreads();
+  return store;
+}
+
+TieredStore::TieredStore(const TieredStoreOptions& options, const Clock& clock,
+                         StoreObserver* observer)
+    : options_(options),
+      clock_(clock),
+      observer_(observer != nullptr ? observer : NoObserver()),
+      leases_(options.leases) {}
+
+TieredStore::~TieredStore() {
+  {
+    absl::MutexLock lock(&mutex_);
+    closing_ = true;
+  }
+  StopThreads();
+}
+
+absl::Status TieredStore::Rebuild() {
+  std::vector<std::string> damaged;
+  std::vector<RecordKey> orphans;
+  Aftermath after;
+  PAGODA_RETURN_IF_ERROR(ssd_->ForEachRecord(
+      [&](const DirectoryRecord& record) {
+        absl::MutexLock lock(&mutex_);
+        // A record that is its own ancestor was never written by us.
+        if (!directory_.AddSsd(record, clock_.Monotonic()).ok()) orphans.push_back(record.record);
+      },
+      [&](absl::string_view key, const absl::Status&) { damaged.emplace_back(key); }));
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const EntryId id : directory_.Unreachable()) {
+      orphans.push_back(directory_.at(id).record);
+      DropSsd(id, EvictionReason::kOrphan, after);
+    }
+    for (size_t i = 0; i < damaged.size(); ++i) {
+      CountIntegrity(TierKind::kSsd, IntegrityKind::kRecord, after);
+    }
+  }
+  for (const std::string& key : damaged) PAGODA_RETURN_IF_ERROR(ssd_->DeleteDamaged(key));
+  for (const RecordKey& key : orphans) PAGODA_RETURN_IF_ERROR(ssd_->Delete(key));
+  Finish(after);
+  absl::MutexLock lock(&mutex_);
+  PAGODA_CHECK(directory_.ssd_bytes() == ssd_->used_bytes());
+  LogInfo("directory_rebuilt", {{"pages", absl::StrCat(directory_.page_count())},
+                                {"bytes", absl::StrCat(directory_.ssd_bytes())},
+                                {"orphans_deleted", absl::StrCat(orphans.size())},
+                                {"damaged_deleted", absl::StrCat(damaged.size())}});
+  return absl::OkStatus();
+}
+
+void TieredStore::StartThreads() {
+  if (ssd_ != nullptr) {
+    writer_ = std::make_unique<WorkQueue>(/*thread_count=*/1, options_.write_queue_pages_max);
+    loader_ = std::make_unique<WorkQueue>(options_.loader_threads, options_.load_queue_max);
+    writer_->PushAlways([this] { MakeSsdRoom(0); });  // the capacity may be smaller than it was
+  }
+  demoter_ = std::thread([this] { DemotionLoop(); });
+}
+
+void TieredStore::StopThreads() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (demoter_.joinable()) demoter_.join();
+  if (loader_ != nullptr) loader_->Stop();
+  if (writer_ != nullptr) writer_->Stop();
+  AnswerPendingLoads();
+}
+
+void TieredStore::AnswerPendingLoads() {
+  absl::flat_hash_map<RecordKey, std::vector<LoadCallback>> loads;
+  {
+    absl::MutexLock lock(&mutex_);
+    loads.swap(loads_);
+  }
+  for (const auto& [key, callbacks] : loads) {
+    for (const LoadCallback& callback : callbacks) {
+      callback(absl::UnavailableError("store: shutting down"));
+    }
+  }
+}
+
+void TieredStore::Finish(Aftermath& after) {
+  after.pages.clear();
+  for (const auto& event : after.events) event(*observer_);
+  after.events.clear();
+}
+
+absl::Status TieredStore::Flush() {
+  if (ssd_ == nullptr) return absl::OkStatus();
+  writer_->Drain(absl::InfiniteDuration());
+  return ssd_->Flush();
+}
+
+absl::Status TieredStore::Shutdown(absl::Duration deadline) {
+  const absl::Duration end = clock_.Monotonic() + deadline;
+  Aftermath after;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (closing_) return absl::OkStatus();
+    closing_ = true;
+    stopping_ = true;
+    std::vector<LeasedPage> released;
+    leases_.Expire(absl::InfiniteDuration(), released);
+    Unlease(std::move(released), after);
+  }
+  Finish(after);
+  if (writer_ != nullptr) writer_->Drain(deadline);
+  StopThreads();
+  if (ssd_ == nullptr) return absl::OkStatus();
+
+  // Roots first: a page whose parent was not written is of no use after the restart.
+  struct Dirty {
+    uint64_t base_position;
+    RecordKey key;
+    uint64_t incarnation;
+  };
+  std::vector<Dirty> dirty;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (EntryId id = 1; id < directory_.slot_count(); ++id) {
+      const DirectoryEntry& entry = directory_.at(id);
+      if (entry.alive() && entry.dirty && !entry.quarantined) {
+        dirty.push_back({entry.base_position, entry.record, entry.incarnation});
+      }
+    }
+    demoting_.clear();
+    demoting_bytes_ = 0;
+  }
+  std::sort(dirty.begin(), dirty.end(), [](const Dirty& a, const Dirty& b) {
+    return a.base_position < b.base_position;
+  });
+  size_t tried = 0;
+  for (; tried < dirty.size() && clock_.Monotonic() < end; ++tried) {
+    WritePage(dirty[tried].key, dirty[tried].incarnation);
+  }
+  const absl::Status flushed = ssd_->Flush();
+  absl::MutexLock lock(&mutex_);
+  LogInfo("store_shut_down", {{"pages_written", absl::StrCat(tried)},
+                              {"pages_lost", absl::StrCat(directory_.dirty_count())},
+                              {"ssd_pages", absl::StrCat(ssd_->page_count())}});
+  return flushed;
+}
+
+void TieredStore::ForEachPage(absl::FunctionRef<void(const PageInfo&)> callback) {
+  constexpr EntryId kBatch = 1024;  // slots under one lock
+  std::vector<PageInfo> batch;
+  for (EntryId begin = 1;; begin += kBatch) {
+    batch.clear();
+    {
+      absl::MutexLock lock(&mutex_);
+      if (begin >= directory_.slot_count()) return;
+      const absl::Duration now = clock_.Monotonic();
+      const EntryId end = std::min<EntryId>(directory_.slot_count(), begin + kBatch);
+      for (EntryId id = begin; id < end; ++id) {
+        if (directory_.at(id).alive()) batch.push_back(directory_.InfoOf(id, now));
+      }
+    }
+    for (const PageInfo& info : batch) callback(info);
+  }
+}
+
+StoreStats TieredStore::Stats() {
+  StoreStats stats;
+  {
+    absl::MutexLock lock(&mutex_);
+    directory_.FillStats(stats);
+    stats.counters = counters_;
+    stats.lease_count = leases_.lease_count();
+  }
+  const HostTierUsage host = host_->usage();
+  stats.host.present = true;
+  stats.host.capacity_bytes = host.capacity_bytes;
+  stats.host.used_bytes = host.used_bytes;
+  stats.host.reserved_bytes = host.reserved_bytes;
+  stats.staged_bytes = staged_->bytes.load(std::memory_order_relaxed);
+  stats.staged_page_count = staged_->pages.load(std::memory_order_relaxed);
+  if (ssd_ == nullptr) return stats;
+  stats.ssd.present = true;
+  stats.ssd.capacity_bytes = ssd_->capacity_bytes();
+  stats.ssd.used_bytes = ssd_->used_bytes();
+  stats.ssd.reserved_bytes = stats.ssd.used_bytes;
+  stats.write_queue_count = writer_->waiting_count();
+  stats.load_queue_count = loader_->waiting_count();
+  stats.unflushed_count = ssd_->unflushed_count();
+  return stats;
+}
+
+}  // namespace pagoda

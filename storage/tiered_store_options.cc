@@ -1,0 +1,31 @@
+#include "storage/tiered_store_options.h"
+
+#include "absl/strings/str_format.h"
+#include "storage/base/status_macros.h"
+
+namespace pagoda {
+
+absl::Status TieredStoreOptions::Validate() const {
+  PAGODA_RETURN_IF_ERROR(host.Validate());
+  if (!ssd.path.empty()) PAGODA_RETURN_IF_ERROR(ssd.Validate());
+  PAGODA_RETURN_IF_ERROR(host_marks.Validate());
+  PAGODA_RETURN_IF_ERROR(ssd_marks.Validate());
+  const auto positive = [](absl::string_view name, int64_t value) -> absl::Status {
+    if (value > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrFormat("store %s is %d; must be positive", name, value));
+  };
+  for (const absl::Status& status :
+       {positive("leases_per_session_max", leases.leases_per_session_max),
+        positive("leases_max", leases.leases_max),
+        positive("pages_per_lease_max", leases.pages_per_lease_max),
+        positive("lease_ttl_max", absl::ToInt64Milliseconds(lease_ttl_max)),
+        positive("loader_threads", loader_threads), positive("load_queue_max", load_queue_max),
+        positive("write_queue_pages_max", write_queue_pages_max),
+        positive("demotion_period", absl::ToInt64Milliseconds(demotion_period))}) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pagoda

@@ -1,0 +1,195 @@
+// TieredStore: looking up, and loading from SSD.
+#include <algorithm>
+
+#include "storage/base/check.h"
+#include "storage/base/log.h"
+#include "storage/base/status_macros.h"
+#include "storage/tiered_store.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int kLoadTriesMax = 3;  // a page that changes on SSD under three reads in a row is odd
+
+}  // namespace
+
+struct TieredStore::Source {
+  ScopeId scope;
+  Identity identity;
+  uint64_t incarnation = 0;
+  uint32_t ssd_version = 0;
+};
+
+absl::StatusOr<LookupAnswer> TieredStore::LookupPrefix(const LookupQuery& query) {
+  LookupAnswer answer;
+  absl::Status status;
+  Aftermath after;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Duration now = clock_.Monotonic();
+    std::vector<EntryId> ids;
+    ids.reserve(query.keys.size());
+    answer.pages.reserve(query.keys.size());
+    for (const RecordKey& key : query.keys) {
+      const EntryId id = closing_ ? kNoEntry : directory_.Find(key, query.scope);
+      if (id == kNoEntry || directory_.at(id).quarantined) break;
+      if (query.identity.has_value() && directory_.identity_of(id) != *query.identity) break;
+      const DirectoryEntry& entry = directory_.at(id);
+      const CopyInfo copy = entry.best();
+      if (copy.precision < query.precision_min || copy.fidelity < query.fidelity_min) break;
+      const bool ready = entry.host != nullptr;
+      answer.pages.push_back({ready ? TierKind::kHost : TierKind::kSsd,
+                              ready ? PageState::kReady : PageState::kLoading, copy.precision,
+                              copy.fidelity, copy.planes, copy.bytes, entry.base_position,
+                              entry.page_tokens});
+      ids.push_back(id);
+    }
+    if (query.touch) {
+      // Leaf first, so that a parent is never older than what follows it.
+      for (auto id = ids.rbegin(); id != ids.rend(); ++id) directory_.Touch(*id, now);
+    }
+    if (!query.lease.session_id.empty()) {
+      if (ids.empty()) {
+        std::vector<LeasedPage> released;
+        leases_.ReleaseRequest(query.lease.session_id, query.lease.request_id, released);
+        Unlease(std::move(released), after);
+      } else {
+        auto lease = GrantLease(query.scope, ids, query.lease, after);
+        status = lease.status();
+        if (lease.ok()) answer.lease = *lease;
+      }
+    }
+  }
+  Finish(after);
+  if (!status.ok()) return status;
+  return answer;
+}
+
+HostPagePtr TieredStore::GetResident(const RecordKey& key, const ScopeId& scope) {
+  absl::MutexLock lock(&mutex_);
+  const EntryId id = directory_.Find(key, scope);
+  if (id == kNoEntry || directory_.at(id).quarantined || closing_) return nullptr;
+  return directory_.at(id).host;
+}
+
+void TieredStore::LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCallback callback) {
+  absl::StatusOr<HostPagePtr> answer = absl::NotFoundError("page: not stored");
+  {
+    absl::MutexLock lock(&mutex_);
+    const EntryId id = directory_.Find(key, scope);
+    if (closing_) {
+      answer = absl::UnavailableError("store: shutting down");
+    } else if (id != kNoEntry && !directory_.at(id).quarantined) {
+      if (directory_.at(id).host != nullptr) {
+        answer = directory_.at(id).host;
+      } else {
+        std::vector<LoadCallback>& waiters = loads_[key];
+        const bool first = waiters.empty();
+        if (!first || loader_->TryPush([this, key] { RunLoad(key); })) {
+          waiters.push_back(std::move(callback));
+          ++(first ? counters_.loads_started : counters_.loads_joined);
+          return;
+        }
+        loads_.erase(key);
+        ++counters_.load_queue_refusals;
+        answer = absl::ResourceExhaustedError("ssd: the queue of loads is full");
+      }
+    }
+  }
+  callback(std::move(answer));
+}
+
+void TieredStore::RunLoad(const RecordKey& key) {
+  absl::StatusOr<HostPagePtr> result = absl::AbortedError("page: it changes faster than it loads");
+  std::vector<LoadCallback> waiters;
+  Aftermath after;
+  for (int i = 0; i < kLoadTriesMax; ++i) {
+    Source source;
+    bool settled = true;
+    {
+      absl::MutexLock lock(&mutex_);
+      const EntryId id = directory_.Find(key);
+      if (id == kNoEntry) {
+        result = absl::NotFoundError("page: dropped meanwhile");
+      } else if (directory_.at(id).host != nullptr) {
+        result = directory_.at(id).host;
+      } else {
+        const DirectoryEntry& entry = directory_.at(id);
+        source = {directory_.scope_of(id), directory_.identity_of(id), entry.incarnation,
+                  entry.ssd_version};
+        settled = false;
+      }
+    }
+    if (settled) break;
+    absl::StatusOr<HostPagePtr> read = ReadFromSsd(key, source);
+    absl::MutexLock lock(&mutex_);
+    if (SettleLoad(key, source, read, after)) {
+      result = std::move(read);
+      break;
+    }
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = loads_.find(key);
+    PAGODA_CHECK(it != loads_.end());
+    waiters.swap(it->second);
+    loads_.erase(it);
+  }
+  Finish(after);
+  for (const LoadCallback& callback : waiters) callback(result);
+}
+
+absl::StatusOr<HostPagePtr> TieredStore::ReadFromSsd(const RecordKey& key, const Source& source) {
+  PAGODA_ASSIGN_OR_RETURN(const SsdTier::Reader reader,
+                          ssd_->ReadPage(key, source.scope, source.identity));
+  PAGODA_ASSIGN_OR_RETURN(StagedPage page, StageWithRoom(reader.header()));
+  const absl::Duration start = clock_.Monotonic();
+  absl::Status status;
+  for (size_t i = 0; i < page.segment_count() && status.ok(); ++i) {
+    status = reader.ReadSegment(static_cast<uint32_t>(i), page.segment(i));
+  }
+  observer_->OnSsdRead(clock_.Monotonic() - start, page.bytes(), status.ok());
+  PAGODA_RETURN_IF_ERROR(status);
+  return StagedPage::Freeze(std::move(page));
+}
+
+bool TieredStore::SettleLoad(const RecordKey& key, const Source& source,
+                             absl::StatusOr<HostPagePtr>& result, Aftermath& after) {
+  const EntryId id = directory_.Find(key);
+  if (id == kNoEntry) {
+    result = absl::NotFoundError("page: dropped meanwhile");
+    return true;
+  }
+  const DirectoryEntry& entry = directory_.at(id);
+  if (entry.host != nullptr) {
+    result = entry.host;  // pushed, or encoded anew, meanwhile
+    return true;
+  }
+  if (entry.incarnation != source.incarnation || entry.ssd_version != source.ssd_version) {
+    return false;
+  }
+  if (result.ok()) {
+    directory_.SetHost(id, *result, /*dirty=*/false);
+    counters_.ssd_read_bytes += (*result)->bytes();
+    counters_.promoted_bytes += (*result)->bytes();
+    after.events.push_back(
+        [bytes = (*result)->bytes()](StoreObserver& o) { o.OnPromoted(bytes); });
+    return true;
+  }
+  const absl::StatusCode code = result.status().code();
+  if (code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kNotFound) {
+    const IntegrityKind kind = code == absl::StatusCode::kNotFound
+                                   ? IntegrityKind::kMissing
+                                   : IntegrityKindOf(result.status());
+    CountIntegrity(TierKind::kSsd, kind, after);
+    LogError("ssd_page_broken", {{"kind", std::string(IntegrityKindName(kind))},
+                                 {"error", result.status().ToString()}});
+    DropEntry(id, EvictionReason::kIntegrity, after);
+    result = absl::DataLossError(result.status().message());
+  } else {
+    ++counters_.ssd_read_errors;
+  }
+  return true;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,336 @@
+// TieredStore: staging, committing, replacing, and the way to SSD.
+#include "absl/strings/str_format.h"
+#include "storage/base/check.h"
+#include "storage/base/log.h"
+#include "storage/base/status_macros.h"
+#include "storage/tiered_store.h"
+
+namespace pagoda {
+namespace {
+
+// Each try asks for twice as much room as the one before: slabs of other sizes may fill the chunks,
+// and only an empty chunk can take a new size.
+constexpr int kRoomTriesMax = 8;
+
+bool SamePage(const PageHeader& a, const PageHeader& b) {
+  return a.record == b.record && a.identity == b.identity && a.parent == b.parent &&
+         a.parent_is_root == b.parent_is_root && a.scope == b.scope &&
+         a.scope_kind == b.scope_kind && a.fidelity == b.fidelity &&
+         a.page_tokens == b.page_tokens && a.base_position == b.base_position &&
+         a.content_hash == b.content_hash;
+}
+
+}  // namespace
+
+absl::StatusOr<StagedPage> TieredStore::Stage(const ScopeId& scope, PageHeader header) {
+  if (header.scope != scope) {
+    return absl::InvalidArgumentError("page: its header names another scope than the caller's");
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (closing_) return absl::UnavailableError("store: shutting down");
+  }
+  auto page = StageWithRoom(std::move(header));
+  if (!page.ok()) {
+    absl::MutexLock lock(&mutex_);
+    if (page.status().code() == absl::StatusCode::kResourceExhausted) ++counters_.stage_refusals;
+    return page.status();
+  }
+  const int64_t bytes = page->bytes();
+  staged_->bytes.fetch_add(bytes, std::memory_order_relaxed);
+  staged_->pages.fetch_add(1, std::memory_order_relaxed);
+  page->AttachTicket(
+      std::shared_ptr<const void>(staged_.get(), [sums = staged_, bytes](const void*) {
+        sums->bytes.fetch_sub(bytes, std::memory_order_relaxed);
+        sums->pages.fetch_sub(1, std::memory_order_relaxed);
+      }));
+  return page;
+}
+
+absl::StatusOr<StagedPage> TieredStore::StageWithRoom(PageHeader header) {
+  const int64_t asked_bytes = header.stored_bytes();
+  absl::Status refused;
+  int64_t room_bytes = asked_bytes;
+  for (int i = 0; i < kRoomTriesMax; ++i, room_bytes *= 2) {
+    const HostTierUsage usage = host_->usage();
+    const int64_t short_bytes =
+        options_.host_marks.ShortBytes(usage.used_bytes, asked_bytes, usage.capacity_bytes);
+    if (short_bytes == 0) {
+      auto page = StagedPage::Create(host_, header);
+      if (page.ok() || page.status().code() != absl::StatusCode::kResourceExhausted) {
+        if (options_.host_marks.ExcessBytes(usage.used_bytes + asked_bytes,
+                                            usage.capacity_bytes) > 0) {
+          absl::MutexLock lock(&mutex_);
+          demotion_asked_ = true;
+        }
+        return page;
+      }
+      refused = page.status();
+    } else {
+      refused = absl::ResourceExhaustedError(
+          absl::StrFormat("host tier: asked %d bytes, %d used of %d, refused beyond %g of it",
+                          asked_bytes, usage.used_bytes, usage.capacity_bytes,
+                          options_.host_marks.hard));
+    }
+    if (MakeRoom(std::max(short_bytes, room_bytes)) == 0) break;
+  }
+  absl::MutexLock lock(&mutex_);
+  pressure_bytes_ = std::max(pressure_bytes_, 2 * asked_bytes);
+  demotion_asked_ = true;
+  return refused;
+}
+
+absl::StatusOr<CommitOutcome> TieredStore::Commit(StagedPage page, const CommitOptions& options) {
+  absl::Status checked = page.VerifyChecksums();
+  PageHeader& header = page.mutable_header();
+  if (checked.ok() && header.recipe == CodeRecipe::kNone) {
+    // What was pushed is what is stored: its fingerprint is ours to know.
+    const ContentHash content = ContentHashOf(header.segments);
+    if (header.content_hash.is_zero()) header.content_hash = content;
+    if (header.content_hash != content) {
+      checked = absl::InvalidArgumentError("page: content hash is not that of its segments");
+    }
+  }
+  absl::StatusOr<HostPagePtr> frozen(checked.ok() ? StagedPage::Freeze(std::move(page)) : checked);
+  if (!frozen.ok()) {
+    absl::MutexLock lock(&mutex_);
+    ++counters_.commits_refused;
+    return frozen.status();
+  }
+  const int64_t bytes = (*frozen)->bytes();
+  Aftermath after;
+  const absl::StatusOr<CommitOutcome> outcome = PlaceLocked(*frozen, options, after);
+  if (outcome.ok()) {
+    after.events.push_back(
+        [outcome = *outcome, bytes](StoreObserver& o) { o.OnCommit(outcome, bytes); });
+  }
+  Finish(after);
+  return outcome;
+}
+
+absl::StatusOr<CommitOutcome> TieredStore::PlaceLocked(const HostPagePtr& page,
+                                                       const CommitOptions& options,
+                                                       Aftermath& after) {
+  absl::MutexLock lock(&mutex_);
+  const absl::StatusOr<CommitOutcome> outcome = Place(page, options, after);
+  ++(outcome.ok() ? counters_.commits[static_cast<int>(*outcome)] : counters_.commits_refused);
+  return outcome;
+}
+
+absl::Status TieredStore::CheckParent(const PageHeader& header) const {
+  if (header.parent_is_root) return absl::OkStatus();
+  RecordKey parent = header.record;
+  parent.key = header.parent;
+  if (directory_.Find(parent, header.scope) != kNoEntry) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("page: its parent %s is not stored", header.parent.hex()));
+}
+
+absl::StatusOr<CommitOutcome> TieredStore::Place(const HostPagePtr& page,
+                                                 const CommitOptions& options, Aftermath& after) {
+  if (closing_) return absl::UnavailableError("store: shutting down");
+  const PageHeader& header = page->header();
+  PAGODA_RETURN_IF_ERROR(CheckParent(header));
+  const absl::Duration now = clock_.Monotonic();
+  const EntryId id = directory_.Find(header.record);
+  if (id == kNoEntry) {
+    PAGODA_RETURN_IF_ERROR(directory_.AddHost(page, now).status());
+    return CommitOutcome::kStored;
+  }
+  const DirectoryEntry& entry = directory_.at(id);
+  const PageKey stored_parent =
+      entry.parent == kNoEntry ? PageKey{} : directory_.at(entry.parent).record.key;
+  if (directory_.scope_of(id) != header.scope || directory_.identity_of(id) != header.identity ||
+      entry.parent_is_root != header.parent_is_root ||
+      (!header.parent_is_root && stored_parent != header.parent)) {
+    return absl::FailedPreconditionError(
+        "page: its key is stored with another scope, model or parent");
+  }
+  if (entry.quarantined) {
+    // Nothing of the old page may come back, not even from a write that is on its way.
+    DropEntry(id, EvictionReason::kIntegrity, after);
+    PAGODA_RETURN_IF_ERROR(directory_.AddHost(page, now).status());
+    return CommitOutcome::kReplaced;
+  }
+  const CopyInfo stored = entry.best();
+  if (header.fidelity == stored.fidelity && header.backend_tag == entry.backend_tag &&
+      HeadOf(header.content_hash) != entry.content_hash) {
+    // Equal arithmetic should give equal bytes; a difference is worth a look, not an error.
+    ++counters_.content_mismatches;
+    CountIntegrity(TierKind::kHost, IntegrityKind::kContent, after);
+  }
+  const bool better_fidelity = header.fidelity > stored.fidelity;
+  const bool too_coarse = header.fidelity == stored.fidelity &&
+                          stored.precision < options.keep_at_least &&
+                          page->precision() > stored.precision;
+  if (!better_fidelity && !too_coarse) return CommitOutcome::kAlreadyStored;
+  ForgetDemotion(id);
+  after.pages.push_back(directory_.SetHost(id, page, /*dirty=*/true));
+  directory_.Touch(id, now);
+  if (entry.on_ssd()) QueueWrite(id);
+  return CommitOutcome::kReplaced;
+}
+
+absl::Status TieredStore::ReplaceEncoding(const HostPagePtr& expected, StagedPage page) {
+  PAGODA_CHECK(expected != nullptr);
+  PAGODA_RETURN_IF_ERROR(page.VerifyChecksums());
+  if (!SamePage(expected->header(), page.header())) {
+    return absl::InvalidArgumentError("page: the new encoding is of another page or content");
+  }
+  PAGODA_ASSIGN_OR_RETURN(const HostPagePtr frozen, StagedPage::Freeze(std::move(page)));
+  HostPagePtr old;
+  absl::MutexLock lock(&mutex_);
+  if (closing_) return absl::UnavailableError("store: shutting down");
+  const EntryId id = directory_.Find(expected->header().record);
+  if (id == kNoEntry || directory_.at(id).host != expected) {
+    return absl::AbortedError("page: replaced or evicted meanwhile");
+  }
+  ForgetDemotion(id);
+  old = directory_.SetHost(id, frozen, /*dirty=*/true);
+  if (directory_.at(id).on_ssd()) QueueWrite(id);
+  return absl::OkStatus();
+}
+
+absl::Status TieredStore::PersistAsync(const RecordKey& key, const ScopeId& scope) {
+  if (ssd_ == nullptr) return absl::OkStatus();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (closing_) return absl::UnavailableError("store: shutting down");
+    const EntryId id = directory_.Find(key, scope);
+    if (id == kNoEntry) return absl::NotFoundError("page: not stored");
+    if (!directory_.at(id).dirty || QueueWrite(id)) return absl::OkStatus();
+  }
+  observer_->OnWriteQueueFull();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "ssd: %d pages wait to be written, at most that many", options_.write_queue_pages_max));
+}
+
+bool TieredStore::QueueWrite(EntryId id) {
+  const DirectoryEntry& entry = directory_.at(id);
+  if (entry.queued) return true;
+  const bool pushed = writer_->TryPush([this, key = entry.record, incarnation = entry.incarnation] {
+    WritePage(key, incarnation);
+  });
+  if (pushed) {
+    directory_.SetQueued(id, true);
+  } else {
+    ++counters_.write_queue_refusals;
+  }
+  return pushed;
+}
+
+void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
+  HostPagePtr page;
+  {
+    absl::MutexLock lock(&mutex_);
+    const EntryId id = directory_.Find(key);
+    if (id == kNoEntry || directory_.at(id).incarnation != incarnation) return;
+    page = directory_.at(id).host;
+    if (page == nullptr) {
+      directory_.SetQueued(id, false);
+      return;
+    }
+  }
+  MakeSsdRoom(page->bytes());
+  SsdPageWrite write{DirectoryRecordOf(page->header()), page->header_bytes(), {}};
+  for (size_t i = 0; i < page->segment_count(); ++i) write.segments.push_back(page->segment(i));
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    const int64_t short_bytes = options_.ssd_marks.ShortBytes(
+        directory_.ssd_bytes(), page->bytes(), ssd_->capacity_bytes());
+    if (short_bytes > 0) {
+      status = absl::ResourceExhaustedError(
+          absl::StrFormat("ssd: page of %d bytes is %d too large for what can be evicted",
+                          page->bytes(), short_bytes));
+    }
+  }
+  const absl::Duration start = clock_.Monotonic();
+  if (status.ok()) status = ssd_->Put(write);
+  const absl::Duration took = clock_.Monotonic() - start;
+  Aftermath after;
+  after.events.push_back([took, bytes = page->bytes(), ok = status.ok()](StoreObserver& o) {
+    o.OnSsdWrite(took, bytes, ok);
+  });
+  {
+    absl::MutexLock lock(&mutex_);
+    if (status.ok()) {
+      counters_.ssd_written_bytes += page->bytes();
+    } else {
+      ++counters_.ssd_write_errors;
+    }
+    const EntryId id = directory_.Find(key);
+    // Removed meanwhile: the deletion waits in the queue behind us.
+    if (id != kNoEntry && directory_.at(id).incarnation == incarnation) {
+      FinishWrite(id, page, status, after);
+    }
+  }
+  page = nullptr;
+  Finish(after);
+  if (!status.ok()) LogWarning("ssd_write_failed", {{"error", status.ToString()}});
+}
+
+void TieredStore::FinishWrite(EntryId id, const HostPagePtr& page, const absl::Status& status,
+                              Aftermath& after) {
+  const DirectoryEntry& entry = directory_.at(id);
+  directory_.SetQueued(id, false);
+  const bool demote = demoting_.contains(id);
+  ForgetDemotion(id);
+  if (demote) demotion_asked_ = true;  // the queue has room again
+  if (status.ok()) {
+    directory_.SetSsd(
+        id, {page->bytes(), page->planes(), page->precision(), page->header().fidelity});
+    if (entry.host != page) {
+      // Another encoding came while this one was written: it follows. When the queue is full it
+      // stays dirty, and is written when it is demoted.
+      if (entry.host != nullptr && !closing_) QueueWrite(id);
+      return;
+    }
+    directory_.SetDirty(id, false);
+  }
+  if (!demote || entry.host != page) return;
+  constexpr long kOurReferences = 2;  // the entry's and the writer's
+  const bool wanted = entry.locked() || entry.host.use_count() > kOurReferences ||
+                      directory_.host_policy().child_count(id) > 0;
+  if (wanted) return;
+  if (status.ok()) {
+    DropHost(id, EvictionReason::kWatermark, after);
+  } else if (entry.on_ssd() || entry.child_count == 0) {
+    // A cache may forget; it may not fill up because a disk is sick.
+    DropHost(id, EvictionReason::kSsdFailed, after);
+  }
+}
+
+void TieredStore::MakeSsdRoom(int64_t bytes) {
+  std::vector<RecordKey> deleted;
+  Aftermath after;
+  {
+    absl::MutexLock lock(&mutex_);
+    const int64_t used_bytes = directory_.ssd_bytes();
+    const int64_t need_bytes =
+        std::max(options_.ssd_marks.ShortBytes(used_bytes, bytes, ssd_->capacity_bytes()),
+                 options_.ssd_marks.ExcessBytes(used_bytes + bytes, ssd_->capacity_bytes()));
+    if (need_bytes == 0) return;
+    const std::vector<EntryId> victims = directory_.ssd_policy().PickVictims(
+        need_bytes, [this](EntryId id) {
+          mutex_.AssertHeld();
+          const DirectoryEntry& entry = directory_.at(id);
+          if (loads_.contains(entry.record)) return false;
+          // The last copy goes only when no page that follows it is elsewhere.
+          return entry.host != nullptr ||
+                 entry.child_count == directory_.ssd_policy().child_count(id);
+        });
+    for (const EntryId id : victims) {
+      deleted.push_back(directory_.at(id).record);
+      DropSsd(id, EvictionReason::kWatermark, after);
+    }
+  }
+  // On the writer's thread, so in order with every other change of these keys.
+  for (const RecordKey& key : deleted) {
+    const absl::Status status = ssd_->Delete(key);
+    if (!status.ok()) LogWarning("ssd_delete_failed", {{"error", status.ToString()}});
+  }
+  Finish(after);
+}
+
+}  // namespace pagoda
