@@ -43,8 +43,8 @@ absl::StatusOr<GenerateResult> Generator::Generate(absl::Span<const uint32_t> pr
                         int64_t{config.context_tokens} - 1));
   }
   if (options.new_tokens_max < 1) {
-    return absl::InvalidArgumentError(absl::StrFormat("generate: %d new tokens, expected at least 1",
-                                                      options.new_tokens_max));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("generate: %d new tokens, expected at least 1", options.new_tokens_max));
   }
   PAGODA_ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(options.sampling));
   PAGODA_ASSIGN_OR_RETURN(KvSequence sequence,
@@ -72,8 +72,8 @@ absl::StatusOr<GenerateResult> Generator::Generate(absl::Span<const uint32_t> pr
   PAGODA_RETURN_IF_ERROR(Prefill(request));
   result.prefill_seconds = Now() - loaded;
   PAGODA_RETURN_IF_ERROR(RunDecode(request, on_token, start, &result));
-  result.kv_bytes_per_token = static_cast<double>(sequence.stored_bytes()) /
-                              static_cast<double>(sequence.token_count());
+  result.kv_bytes_per_token =
+      static_cast<double>(sequence.stored_bytes()) / static_cast<double>(sequence.token_count());
   result.raw16_bytes_per_token = static_cast<double>(sequence.raw16_bytes_per_token());
   return result;
 }

@@ -1,5 +1,5 @@
-// Text generation: prompt ids in, new ids out, K and V in a KvSequence that a PrefixCache may fill in
-// part and learns from.
+// Text generation: prompt ids in, new ids out, K and V in a KvSequence that a PrefixCache may fill
+// in part and learns from.
 //
 //   load -> prefill the rest -> sample -> decode, sample, decode, ...
 //
@@ -28,14 +28,14 @@
 namespace pagoda {
 
 struct GenerateOptions {
-  int64_t new_tokens_max = 256;  // at least 1
-  std::vector<uint32_t> stop_ids;  // generation ends before the first of them
-  SamplerOptions sampling;
+  int64_t new_tokens_max = 256;         // at least 1
+  std::vector<uint32_t> stop_ids = {};  // generation ends before the first of them
+  SamplerOptions sampling = {};
   Precision precision = Precision::kRaw16;  // of K and V beyond the window
   int64_t window_tokens = 256;              // most recent tokens read in raw16
   PrefixCache* cache = nullptr;             // null: everything is computed here
   // Sees the logits before each token is chosen: for evaluation.
-  std::function<void(absl::Span<const float> logits)> on_logits;
+  std::function<void(absl::Span<const float> logits)> on_logits = {};
 };
 
 enum class FinishReason { kStop, kLength, kCallback };
@@ -45,9 +45,9 @@ struct GenerateResult {
   FinishReason finish_reason = FinishReason::kLength;
   PrefixHit hit;
   int64_t prompt_tokens = 0;
-  double ttft_seconds = 0;     // from the call to the first token, loading included
-  double load_seconds = 0;     // in PrefixCache::Load()
-  double prefill_seconds = 0;  // computing the rest of the prompt
+  double ttft_seconds = 0;              // from the call to the first token, loading included
+  double load_seconds = 0;              // in PrefixCache::Load()
+  double prefill_seconds = 0;           // computing the rest of the prompt
   double decode_tokens_per_second = 0;  // after the first token; 0 when there was none
   double kv_bytes_per_token = 0;        // of the whole sequence as it stands at the end
   double raw16_bytes_per_token = 0;     // what raw16 without padding takes

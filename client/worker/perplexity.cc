@@ -163,13 +163,13 @@ absl::StatusOr<PerplexityReport> EvaluatePerplexity(
                           MakeLanes(pass, std::max<int64_t>(0, position_count), options));
   const int64_t first_scored = options.window_tokens + kernels::kSinkTokens;
   if (position_count <= first_scored || position_count > config.context_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("perplexity: %d tokens, expected %d to %d", ids.size(), first_scored + 2,
-                        int64_t{config.context_tokens} + 1));
+    return absl::InvalidArgumentError(absl::StrFormat("perplexity: %d tokens, expected %d to %d",
+                                                      ids.size(), first_scored + 2,
+                                                      int64_t{config.context_tokens} + 1));
   }
   if (*std::max_element(ids.begin(), ids.end()) >= config.vocab_size) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "perplexity: a token outside the vocabulary of %d", config.vocab_size));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("perplexity: a token outside the vocabulary of %d", config.vocab_size));
   }
   int64_t chunk_pages = ForwardPass::kChunkPagesMax;
   for (const Lane& lane : lanes) chunk_pages = lane.sequence.ChunkPagesMax(chunk_pages);
@@ -177,9 +177,8 @@ absl::StatusOr<PerplexityReport> EvaluatePerplexity(
     const int64_t count = std::min(chunk_pages * kPageTokens, position_count - begin);
     PAGODA_RETURN_IF_ERROR(RunChunk(pass, ids, begin, count, lanes));
     if (!progress(begin + count, position_count)) {
-      return absl::CancelledError(
-          absl::StrFormat("perplexity: stopped after %d of %d tokens", begin + count,
-                          position_count));
+      return absl::CancelledError(absl::StrFormat("perplexity: stopped after %d of %d tokens",
+                                                  begin + count, position_count));
     }
   }
   PerplexityReport report;
