@@ -1,0 +1,128 @@
+// Goal: a page is exactly what was staged, its padding shows nothing, and its bytes come back when
+// the last holder is gone. Method: stage over dirty memory, freeze, compare; break each rule.
+#include "storage/host_page.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "storage/base/testing/status_matchers.h"
+#include "storage/testing/test_pages.h"
+
+namespace pagoda {
+namespace {
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+std::shared_ptr<HostTier> MakeTier() {
+  HostTierOptions options;
+  options.capacity_bytes = 8 << 20;
+  return *HostTier::Create(options);
+}
+
+TEST(HostPageTest, FrozenPageIsWhatWasStaged) {
+  const auto tier = MakeTier();
+  const TestPage spec = TestRoot(1);
+  StagedPage staged = *StagedPage::Create(tier, HeaderOf(spec));
+  Fill(spec, staged);
+  staged.mutable_header().content_hash = ContentHashOf(staged.header().segments);
+  PAGODA_EXPECT_OK(staged.VerifyChecksums());
+  EXPECT_EQ(staged.bytes(), HeaderOf(spec).stored_bytes());
+  HostPagePtr page = *StagedPage::Freeze(std::move(staged));
+  EXPECT_TRUE(IsExactly(*page, spec));
+  EXPECT_EQ(page->precision(), Precision::kRaw16);
+  EXPECT_EQ(page->bytes(), tier->usage().used_bytes);
+  page = nullptr;
+  EXPECT_EQ(tier->usage().used_bytes, 0);
+}
+
+TEST(HostPageTest, PaddingOfDirtyMemoryIsCleared) {
+  const auto tier = MakeTier();
+  const TestPage spec = TestRoot(1);
+  for (int round = 0; round < 2; ++round) {  // the second round reuses what the first soiled
+    StagedPage staged = *StagedPage::Create(tier, HeaderOf(spec));
+    for (size_t i = 0; i < staged.segment_count(); ++i) {
+      const MutableByteSpan payload = staged.segment(i);
+      for (size_t at = payload.size(); at < 8192; ++at) {
+        ASSERT_EQ(payload.data()[at], std::byte{0});
+      }
+      std::memset(payload.data(), 0xff, 8192);  // padding too, as no honest writer would
+    }
+  }
+}
+
+TEST(HostPageTest, BytesComeBackWhereverAStagedPageIsLeft) {
+  const auto tier = MakeTier();
+  const TestPage spec = TestRoot(1);
+  {
+    StagedPage first = *StagedPage::Create(tier, HeaderOf(spec));
+    StagedPage second = *StagedPage::Create(tier, HeaderOf(spec));
+    const int64_t one = second.bytes();
+    first = std::move(second);
+    EXPECT_EQ(tier->usage().used_bytes, one);
+  }
+  EXPECT_EQ(tier->usage().used_bytes, 0);
+}
+
+TEST(HostPageTest, PageOutlivesItsTiersOwner) {
+  auto tier = MakeTier();
+  const TestPage spec = TestRoot(1);
+  StagedPage staged = *StagedPage::Create(tier, HeaderOf(spec));
+  Fill(spec, staged);
+  staged.mutable_header().content_hash = ContentHashOf(staged.header().segments);
+  const HostPagePtr page = *StagedPage::Freeze(std::move(staged));
+  tier = nullptr;
+  EXPECT_TRUE(IsExactly(*page, spec));
+}
+
+TEST(HostPageTest, WrongChecksumIsNamed) {
+  const auto tier = MakeTier();
+  const TestPage spec = TestRoot(1);
+  StagedPage staged = *StagedPage::Create(tier, HeaderOf(spec));
+  Fill(spec, staged);
+  staged.segment(1).back() ^= std::byte{1};
+  EXPECT_THAT(staged.VerifyChecksums(), StatusIs(absl::StatusCode::kDataLoss, "segment 1"));
+}
+
+TEST(HostPageTest, TablesThatBreakTheRulesAreRefused) {
+  const auto tier = MakeTier();
+  const PageHeader good = HeaderOf(TestRoot(1));
+  PageHeader bad = good;
+  bad.segments[0].length = 0;
+  EXPECT_THAT(StagedPage::Create(tier, bad), StatusIs(kInvalid, "segment 0"));
+  bad = good;
+  bad.segments[1].length = (1 << 20) + 1;
+  EXPECT_THAT(StagedPage::Create(tier, bad), StatusIs(kInvalid, "one chunk"));
+  bad = good;
+  bad.planes[0].layer_count = 1;
+  EXPECT_THAT(StagedPage::Create(tier, bad), StatusIs(kInvalid));
+  bad = good;
+  bad.planes.resize(65, bad.planes[0]);
+  EXPECT_THAT(StagedPage::Create(tier, bad), StatusIs(kInvalid, "65 planes"));
+  bad = good;
+  bad.segments.resize(4097, bad.segments[0]);
+  EXPECT_THAT(StagedPage::Create(tier, bad), StatusIs(kInvalid, "4097 segments"));
+  bad = good;
+  bad.token_ids.resize(65537);
+  EXPECT_THAT(StagedPage::Create(tier, bad), StatusIs(kInvalid, "65537 token ids"));
+  EXPECT_EQ(tier->usage().used_bytes, 0);
+}
+
+TEST(HostPageTest, ShapeMayNotChangeAfterStaging) {
+  const auto tier = MakeTier();
+  for (int change = 0; change < 4; ++change) {
+    const TestPage spec = TestRoot(1);
+    StagedPage staged = *StagedPage::Create(tier, HeaderOf(spec));
+    Fill(spec, staged);
+    PageHeader& header = staged.mutable_header();
+    if (change == 0) header.segments[0].length += 8192;
+    if (change == 1) header.segments.pop_back();
+    if (change == 2) header.token_ids.resize(4096);
+    if (change == 3) header.fidelity = static_cast<Precision>(5);
+    EXPECT_THAT(StagedPage::Freeze(std::move(staged)), StatusIs(kInvalid)) << change;
+    EXPECT_EQ(tier->usage().used_bytes, 0) << change;
+  }
+}
+
+}  // namespace
+}  // namespace pagoda
