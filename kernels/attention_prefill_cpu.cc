@@ -51,7 +51,6 @@ constexpr int32_t kBlockLanes = kVectors * kLanes;
 static_assert(kRows <= kRowsMax && kBlockTokens % kBlockLanes == 0);
 
 // ---- Conversion of up to kBlockTokens tokens, from token `first` of the run's tile
-// ----------------
 
 void ConvertRawKeys(const uint16_t* rows, int32_t count, int32_t head_dim, float* k) {
   const DF d;
@@ -153,7 +152,6 @@ void ConvertValueCodes(const PageTile& tile, int32_t head_dim, int32_t page_toke
 }
 
 // ---- One block of kRows rows against one block of tokens
-// ------------------------------------------
 
 // p[r][t] = sum over c of q[c][r] * k[c][t]
 HWY_INLINE void Logits(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, int32_t head_dim,
@@ -254,7 +252,6 @@ HWY_INLINE void Accumulate(const float* HWY_RESTRICT p, const float* HWY_RESTRIC
 }
 
 // ---- The loops
-// -----------------------------------------------------------------------------------
 
 // All row blocks that see a token of [first, first + kBlockTokens) of the run.
 void AttendBlock(const AttentionParams& a, const PrefillMemory& m, const TokenRun& run,

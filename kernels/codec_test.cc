@@ -38,7 +38,6 @@ TestPage EncodedByRef(const TestPage& raw, Precision precision) {
 }
 
 // ---- A plain reading of the layout and the recipe, one element at a time
-// --------------------------
 
 int NibbleAt(const uint32_t* words, int64_t word, int element) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(words + word);
@@ -185,7 +184,6 @@ TEST(CodecTest, ChecksumsAndPaddingAreOfTheStoredBytes) {
 }
 
 // ---- Error bounds
-// --------------------------------------------------------------------------------
 
 // The header's bound for one tensor of one tile, in the rotated frame.
 void ExpectWithinBound(const uint16_t* raw, bool is_k, const PageTile& tile,
@@ -257,7 +255,6 @@ TEST(CodecTest, ErrorEnergyIsThatOfTheMeasuredRecipe) {
 }
 
 // ---- Decoding
-// ------------------------------------------------------------------------------------
 
 TEST(CodecTest, DecodersAgreeWithinTheBoundOnEveryTarget) {
   for (const PageShape& shape : kShapes) {
@@ -315,7 +312,6 @@ TEST(CodecTest, SinkRowsAreExactOnPageZeroOnly) {
 }
 
 // ---- Unusual input
-// -------------------------------------------------------------------------------
 
 // A page whose rows all hold value(channel, token).
 template <typename F>

@@ -1,0 +1,168 @@
+// Goal: a view yields the right pointers for what is there, refuses what does not fit, and never
+// points outside its spans. Method: complete, partial and damaged pages; pointers checked against
+// the spans.
+#include "kernels/page_view.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "kernels/testing/random_page.h"
+#include "storage/base/testing/status_matchers.h"
+
+namespace pagoda::kernels {
+namespace {
+
+constexpr PageShape kShape{7, 2, 128, 128};
+
+// The bytes [begin, begin + size) lie inside one of the spans.
+bool Inside(const std::vector<ByteSpan>& spans, const void* begin, int64_t size) {
+  const auto* first = static_cast<const std::byte*>(begin);
+  for (const ByteSpan span : spans) {
+    if (first >= span.data() && first + size <= span.data() + span.size()) return true;
+  }
+  return false;
+}
+
+TEST(PageViewTest, EveryTilePointsIntoItsSegments) {
+  const TestPage raw = RandomRawPage(kShape, 0, 1);
+  for (const Precision precision : {Precision::kRaw16, Precision::kQ8, Precision::kQ4}) {
+    const TestPage encoded =
+        precision == Precision::kRaw16 ? TestPage{} : EncodedPage(raw, precision);
+    const TestPage& page = precision == Precision::kRaw16 ? raw : encoded;
+    const PageView view = page.view();
+    EXPECT_EQ(view.precision(), precision);
+    const auto spans = page.spans();
+    std::vector<const void*> seen;
+    for (int32_t layer = 0; layer < kShape.layer_count; ++layer) {
+      for (int32_t head = 0; head < kShape.head_count; ++head) {
+        const PageTile tile = view.tile(layer, head);
+        EXPECT_EQ(tile.precision, precision);
+        EXPECT_EQ(tile.token_count, kShape.page_tokens);
+        EXPECT_EQ(tile.base_position, 0);
+        const std::pair<PlaneId, std::pair<const void*, const void*>> parts[] = {
+            {PlaneId::kRaw16, {tile.raw_k, tile.raw_v}},
+            {PlaneId::kKHi, {tile.k_hi_params, tile.k_hi}},
+            {PlaneId::kVHi, {tile.v_hi_params, tile.v_hi}},
+            {PlaneId::kKLo, {tile.k_lo_params, tile.k_lo}},
+            {PlaneId::kVLo, {tile.v_lo_params, tile.v_lo}},
+            {PlaneId::kSinkRows, {tile.sink_k, tile.sink_v}}};
+        for (const auto& [plane, pointers] : parts) {
+          const bool expected = plane == PlaneId::kRaw16 ? precision == Precision::kRaw16
+                                : plane == PlaneId::kKLo || plane == PlaneId::kVLo
+                                    ? precision == Precision::kQ8
+                                    : precision != Precision::kRaw16;
+          ASSERT_EQ(pointers.first != nullptr, expected);
+          if (!expected) continue;
+          const TileBytes bytes = TileBytesOf(plane, kShape);
+          EXPECT_TRUE(Inside(spans, pointers.first, bytes.first));
+          EXPECT_TRUE(Inside(spans, pointers.second, bytes.second));
+          seen.push_back(pointers.first);
+          seen.push_back(pointers.second);
+        }
+      }
+    }
+    std::sort(seen.begin(), seen.end());
+    EXPECT_EQ(std::adjacent_find(seen.begin(), seen.end()), seen.end());
+  }
+}
+
+TEST(PageViewTest, AtMostChoosesWhereThereIsAChoice) {
+  const TestPage raw = RandomRawPage(kShape, 64, 2);
+  const TestPage q8 = EncodedPage(raw, Precision::kQ8);
+  EXPECT_EQ(q8.view(Precision::kQ4).precision(), Precision::kQ4);
+  EXPECT_EQ(q8.view(Precision::kQ4).tile(0, 0).k_lo, nullptr);
+  EXPECT_EQ(q8.view(Precision::kQ8).precision(), Precision::kQ8);
+  EXPECT_EQ(q8.view(Precision::kRaw16).precision(), Precision::kQ8);
+  EXPECT_EQ(raw.view(Precision::kQ4).precision(), Precision::kRaw16);
+  EXPECT_EQ(q8.view().tile(0, 0).sink_count, 0);  // not at position 0
+}
+
+TEST(PageViewTest, AbsentSegmentsMakeTheirLayersLessReadable) {
+  const TestPage raw = RandomRawPage(kShape, 0, 3);
+  const TestPage q8 = EncodedPage(raw, Precision::kQ8);
+  for (size_t absent = 0; absent < q8.segments.size(); ++absent) {
+    auto spans = q8.spans();
+    spans[absent] = ByteSpan();
+    const auto view = PageView::Make(kShape, q8.header, spans, Precision::kQ8);
+    PAGODA_ASSERT_OK(view);
+    const SegmentEntry& gone = q8.header.segments[absent];
+    PlaneId plane = PlaneId::kRaw16;
+    for (const PlaneEntry& entry : q8.header.planes) {
+      if (absent >= entry.first_segment && absent < entry.first_segment + entry.segment_count) {
+        plane = *PlaneIdOf(entry);
+      }
+    }
+    const bool lo = plane == PlaneId::kKLo || plane == PlaneId::kVLo;
+    for (int32_t layer = 0; layer < kShape.layer_count; ++layer) {
+      const bool hit = layer >= gone.layer_begin && layer < gone.layer_begin + gone.layer_count;
+      const Precision expected = !hit ? Precision::kQ8 : lo ? Precision::kQ4 : Precision::kNone;
+      EXPECT_EQ(view->precision(layer), expected) << absent << " " << layer;
+      if (hit && plane == PlaneId::kVLo) {
+        EXPECT_NE(view->tile(layer, 0).k_lo, nullptr);  // K alone still has its lo
+      }
+    }
+    EXPECT_EQ(view->precision(), lo ? Precision::kQ4 : Precision::kNone);
+  }
+}
+
+TEST(PageViewTest, WhatDoesNotFitIsRefused) {
+  const TestPage good = EncodedPage(RandomRawPage(kShape, 64, 4), Precision::kQ8);
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const auto kLoss = absl::StatusCode::kDataLoss;
+  const auto kOther = absl::StatusCode::kFailedPrecondition;
+  using Spans = std::vector<ByteSpan>;
+  const std::vector<std::pair<std::function<void(PageHeader&, Spans&)>, absl::StatusCode>> cases = {
+      {[](PageHeader& h, Spans&) { h.layer_count = 8; }, kOther},
+      {[](PageHeader& h, Spans&) { h.head_dim = 64; }, kOther},
+      {[](PageHeader& h, Spans&) { h.record.head_count = 1; }, kOther},
+      {[](PageHeader& h, Spans&) { h.page_tokens = 64; }, kOther},
+      {[](PageHeader& h, Spans&) { h.page_tokens = 1u << 31; }, kOther},
+      {[](PageHeader& h, Spans&) { h.rotation = Rotation::kNone; }, kOther},
+      {[](PageHeader& h, Spans&) { h.recipe = CodeRecipe::kNone; }, kOther},
+      {[](PageHeader& h, Spans&) { h.planes[1].head_count = 1; }, kOther},
+      {[](PageHeader& h, Spans&) { h.planes[1].head_begin = 1; }, kOther},
+      {[](PageHeader& h, Spans&) { h.base_position = ~uint64_t{0}; }, kLoss},
+      {[](PageHeader& h, Spans&) { h.planes[1] = h.planes[0]; }, kLoss},
+      {[](PageHeader& h, Spans&) { h.segments[0].length -= 64; }, kLoss},
+      {[](PageHeader& h, Spans&) { h.segments[0].length += 64; }, kLoss},
+      {[](PageHeader& h, Spans&) { h.segments[0].layer_count = 0; }, kLoss},
+      {[](PageHeader& h, Spans&) { h.segments[0].layer_begin = 7; }, kLoss},
+      {[](PageHeader& h, Spans&) { h.planes[3].segment_count = 999; }, kLoss},
+      {[](PageHeader& h, Spans&) { h.planes[3].first_segment = 999; }, kLoss},
+      {[](PageHeader&, Spans& s) { s.pop_back(); }, kInvalid},
+      {[](PageHeader&, Spans& s) { s[0] = s[0].subspan(0, 64); }, kInvalid},
+      {[](PageHeader& h, Spans& s) { s[0] = s[0].subspan(0, h.segments[0].length - 1); }, kInvalid},
+      {[](PageHeader& h, Spans& s) { s[0] = s[0].subspan(2, h.segments[0].length); }, kInvalid},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    PageHeader header = good.header;
+    auto spans = good.spans();
+    cases[i].first(header, spans);
+    EXPECT_THAT(PageView::Make(kShape, header, spans, Precision::kQ8), StatusIs(cases[i].second))
+        << "case " << i;
+  }
+  EXPECT_THAT(PageView::Make({7, 2, 129, 128}, good.header, good.spans(), Precision::kQ8),
+              StatusIs(kInvalid));
+  EXPECT_THAT(PageView::Make(kShape, good.header, good.spans(), Precision::kQ2),
+              StatusIs(kInvalid));
+  // Exactly the payload, without padding, is enough.
+  auto spans = good.spans();
+  for (size_t i = 0; i < spans.size(); ++i) {
+    spans[i] = spans[i].subspan(0, good.header.segments[i].length);
+  }
+  PAGODA_EXPECT_OK(PageView::Make(kShape, good.header, spans, Precision::kQ8));
+}
+
+TEST(PageViewTest, UnknownPlanesAndDeltasAreLeftAlone) {
+  TestPage page = EncodedPage(RandomRawPage(kShape, 64, 5), Precision::kQ8);
+  page.header.planes[0].storage = PlaneStorage::kDelta;  // K hi is not readable in place
+  EXPECT_EQ(page.view().precision(), Precision::kNone);
+  page.header.planes[0].storage = PlaneStorage::kAlias;  // the caller resolved the bytes
+  EXPECT_EQ(page.view().precision(), Precision::kQ8);
+  page.header.planes[2].kind = PlaneKind::kDigestSketch;
+  EXPECT_EQ(page.view().precision(), Precision::kQ4);
+}
+
+}  // namespace
+}  // namespace pagoda::kernels
