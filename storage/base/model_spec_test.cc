@@ -21,6 +21,11 @@ ModelSpec Good() {
   return spec;
 }
 
+TEST(ModelSpecTest, TestVector) {  // proto/README.md
+  EXPECT_EQ(IdentityOf(Good()).hex(),
+            "ac0b1cafbd2a7f2f0eb20646417a3a5a7d3d747dcb5f5fa225121eacc2e29c87");
+}
+
 TEST(ModelSpecTest, EveryFieldChangesTheIdentity) {
   const std::vector<std::function<void(ModelSpec&)>> changes = {
       [](ModelSpec&) {},
