@@ -134,7 +134,7 @@ def listed_in_cmake(files):
             continue
         folder = os.path.dirname(path)
         for name in CMAKE_FILE.findall(re.sub(r"#.*", "", text)):
-            name = name.replace("${PROJECT_SOURCE_DIR}/", "//")
+            name = re.sub(r"^\$\{(?:PROJECT_SOURCE_DIR|root)\}/", "//", name)
             name = name.replace("${CMAKE_CURRENT_SOURCE_DIR}/", "")
             full = name[2:] if name.startswith("//") else os.path.join(folder, name)
             if "${" in full:
