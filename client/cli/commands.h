@@ -1,0 +1,24 @@
+// All commands of the binary `pagoda`, each in the file of its name: status_command.cc, ...
+#pragma once
+
+#include "client/cli/command_line.h"
+
+namespace pagoda::cli {
+
+// What operators ask and change.
+void AddStatusCommand(CommandLine& commands);
+void AddTopCommand(CommandLine& commands);
+void AddModelsCommand(CommandLine& commands);
+void AddPagesCommand(CommandLine& commands);
+void AddPinCommands(CommandLine& commands);  // pin and unpin
+void AddEvictCommand(CommandLine& commands);
+void AddLadderCommand(CommandLine& commands);
+void AddDrainCommand(CommandLine& commands);
+void AddFlushCommand(CommandLine& commands);
+
+// What shows and measures.
+void AddDemoCommand(CommandLine& commands);
+void AddBenchCommand(CommandLine& commands);
+void AddEvalCommand(CommandLine& commands);
+
+}  // namespace pagoda::cli

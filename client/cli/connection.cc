@@ -1,0 +1,100 @@
+#include "client/cli/connection.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "storage/base/status_macros.h"
+
+namespace pagoda::cli {
+
+void AddConnectionFlags(CLI::App& app, ConnectionOptions& options) {
+  app.add_option("--daemon", options.daemon, "the daemon: HOST:PORT or unix:PATH")
+      ->type_name("ADDRESS")
+      ->check([](const std::string& value) {
+        return value.empty() ? std::string("is empty; use HOST:PORT or unix:PATH") : std::string();
+      })
+      ->capture_default_str();
+  app.add_option("--token", options.token,
+                 "the caller's token, where the daemon has a token file; better given as "
+                 "PAGODA_TOKEN, which other users of the machine cannot see")
+      ->type_name("TOKEN")
+      ->envname("PAGODA_TOKEN");
+  app.add_option("--timeout", options.timeout_seconds, "seconds one call may take")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.001, 86400.0))
+      ->capture_default_str();
+}
+
+absl::Status ExplainError(const absl::Status& status, const ConnectionOptions& options) {
+  const absl::string_view said = status.message();
+  std::string message;
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return status;
+    case absl::StatusCode::kUnavailable:
+      message = absl::StrFormat(
+          "no daemon answers at %s (%s); start pagodad there, or name another with --daemon",
+          options.daemon, said);
+      break;
+    case absl::StatusCode::kDeadlineExceeded:
+      message = absl::StrFormat(
+          "the daemon at %s did not answer within %g s; raise --timeout, or look at its log",
+          options.daemon, options.timeout_seconds);
+      break;
+    case absl::StatusCode::kUnauthenticated:
+      message = absl::StrFormat(
+          "the daemon at %s does not accept %s (%s); give one of its token file with --token",
+          options.daemon, options.token.empty() ? "calls without a token" : "this token", said);
+      break;
+    case absl::StatusCode::kPermissionDenied:
+      message = absl::StrFormat(
+          "the daemon at %s refused (%s); use a token whose entry in its token file says "
+          "\"admin: true\"",
+          options.daemon, said);
+      break;
+    case absl::StatusCode::kUnimplemented:
+      message = absl::StrFormat(
+          "what answers at %s does not know this call (%s); is it a pagodad of "
+          "this version?",
+          options.daemon, said);
+      break;
+    default:
+      message = absl::StrFormat("the daemon at %s says: %s", options.daemon, said);
+  }
+  return absl::Status(status.code(), message);
+}
+
+AdminConnection::AdminConnection(ConnectionOptions options)
+    : options_(std::move(options)),
+      stub_(v1::Admin::NewStub(client::MakeControlChannel(options_.daemon))) {}
+
+void AdminConnection::Prepare(grpc::ClientContext& context, absl::Duration extra) const {
+  client::PrepareContext(context, options_.token, absl::Seconds(options_.timeout_seconds) + extra);
+}
+
+absl::StatusOr<v1::StatusResponse> AdminConnection::Status() {
+  return Call(&v1::Admin::Stub::Status, v1::StatusRequest());
+}
+
+absl::StatusOr<std::vector<v1::ModelStatus>> AdminConnection::Models() {
+  PAGODA_ASSIGN_OR_RETURN(const v1::ListModelsResponse response,
+                          Call(&v1::Admin::Stub::ListModels, v1::ListModelsRequest()));
+  return std::vector<v1::ModelStatus>(response.models().begin(), response.models().end());
+}
+
+absl::StatusOr<std::vector<v1::PageRecord>> AdminConnection::Pages(
+    const v1::ListPagesRequest& request) {
+  grpc::ClientContext context;
+  Prepare(context, absl::ZeroDuration());
+  std::vector<v1::PageRecord> pages;
+  const auto reader = stub_->ListPages(&context, request);
+  v1::ListPagesResponse batch;
+  while (reader->Read(&batch)) {
+    for (v1::PageRecord& page : *batch.mutable_pages()) pages.push_back(std::move(page));
+  }
+  if (const grpc::Status status = reader->Finish(); !status.ok()) {
+    return ExplainError(FromGrpc(status), options_);
+  }
+  return pages;
+}
+
+}  // namespace pagoda::cli

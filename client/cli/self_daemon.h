@@ -1,0 +1,42 @@
+// A daemon inside this process, in a temporary folder: for benches and tests that bring their own.
+//
+// Ownership  the destructor shuts it down and removes its folder
+// Errors     those of Server::Start()
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/cli/temp_folder.h"
+
+namespace pagoda {
+class Server;
+}  // namespace pagoda
+
+namespace pagoda::cli {
+
+enum class SocketKind { kTcp, kUnix };
+
+struct SelfDaemonOptions {
+  SocketKind socket = SocketKind::kUnix;
+  int64_t host_bytes = int64_t{1} << 30;
+  bool ssd = false;
+};
+
+class SelfDaemon {
+ public:
+  static absl::StatusOr<std::unique_ptr<SelfDaemon>> Start(const SelfDaemonOptions& options);
+  ~SelfDaemon();
+
+  const std::string& address() const;
+
+ private:
+  explicit SelfDaemon(TempFolder folder);
+
+  const TempFolder folder_;
+  std::unique_ptr<Server> server_;  // last: ends before the folder goes
+};
+
+}  // namespace pagoda::cli

@@ -1,0 +1,96 @@
+#include "client/cli/testing/fake_admin.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "storage/base/check.h"
+
+namespace pagoda::cli {
+
+FakeAdmin::FakeAdmin() {
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(this);
+  server_ = builder.BuildAndStart();
+  PAGODA_CHECK(server_ != nullptr);
+  address_ = absl::StrCat("127.0.0.1:", port);
+}
+
+grpc::Status FakeAdmin::Begin(const grpc::ServerContext& context) {
+  ++call_count;
+  const auto found = context.client_metadata().find("authorization");
+  authorization = found == context.client_metadata().end()
+                      ? ""
+                      : std::string(found->second.data(), found->second.size());
+  absl::SleepFor(absl::Milliseconds(delay_milliseconds));
+  return failure;
+}
+
+grpc::Status FakeAdmin::Status(grpc::ServerContext* context, const v1::StatusRequest*,
+                               v1::StatusResponse* response) {
+  *response = status;
+  return Begin(*context);
+}
+
+grpc::Status FakeAdmin::ListModels(grpc::ServerContext* context, const v1::ListModelsRequest*,
+                                   v1::ListModelsResponse* response) {
+  *response = models;
+  return Begin(*context);
+}
+
+grpc::Status FakeAdmin::ListPages(grpc::ServerContext* context, const v1::ListPagesRequest* request,
+                                  grpc::ServerWriter<v1::ListPagesResponse>* writer) {
+  pages_request = *request;
+  for (int i = 0; i < pages.pages_size(); i += 2) {
+    v1::ListPagesResponse batch;
+    for (int j = i; j < std::min(i + 2, pages.pages_size()); ++j) {
+      *batch.add_pages() = pages.pages(j);
+    }
+    writer->Write(batch);
+  }
+  return Begin(*context);
+}
+
+grpc::Status FakeAdmin::SetLadder(grpc::ServerContext* context, const v1::SetLadderRequest* request,
+                                  v1::SetLadderResponse* response) {
+  ladder_request = *request;
+  *response = ladder;
+  return Begin(*context);
+}
+
+grpc::Status FakeAdmin::Pin(grpc::ServerContext* context, const v1::PinRequest* request,
+                            v1::PinResponse* response) {
+  pin_request = *request;
+  *response = pinned;
+  return Begin(*context);
+}
+
+grpc::Status FakeAdmin::Unpin(grpc::ServerContext* context, const v1::PinRequest* request,
+                              v1::PinResponse* response) {
+  unpin_request = *request;
+  *response = pinned;
+  return Begin(*context);
+}
+
+grpc::Status FakeAdmin::Evict(grpc::ServerContext* context, const v1::EvictRequest* request,
+                              v1::EvictResponse* response) {
+  evict_request = *request;
+  *response = evicted;
+  return Begin(*context);
+}
+
+grpc::Status FakeAdmin::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
+                              v1::DrainResponse* response) {
+  drain_request = *request;
+  *response = drained;
+  return Begin(*context);
+}
+
+grpc::Status FakeAdmin::Flush(grpc::ServerContext* context, const v1::FlushRequest* request,
+                              v1::FlushResponse* response) {
+  flush_request = *request;
+  *response = flushed;
+  return Begin(*context);
+}
+
+}  // namespace pagoda::cli
