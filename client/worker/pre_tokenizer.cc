@@ -3,6 +3,9 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <cstdint>
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "storage/base/check.h"
@@ -14,6 +17,11 @@ namespace {
 // Unicode's White_Space. PCRE2's own \s has U+180E too, which the tokenizers' \s has not.
 constexpr absl::string_view kSpace =
     "\\t-\\r "
+    "\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
+
+// Without carriage return and line feed.
+constexpr absl::string_view kSpaceInLine =
+    "\\t\\x{0B}\\f "
     "\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
 
 // Assigned by Unicode 15 and 16: Debian 12's PCRE2 10.42 knows Unicode 14. Naming them twice does
@@ -47,11 +55,14 @@ std::string Gpt2Pattern() {
                       kSpace, "]+");
 }
 
+// Where Llama 3 says \s*[\r\n]+, this says the same without going back: runs of spaces
+// have any length, and the possessive form takes no memory for them.
 std::string Llama3Pattern() {
+  const std::string line_ends = absl::StrCat("(?:[", kSpaceInLine, "]*+[\\r\\n]++)++");
   return absl::StrCat("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n", Letters(), Numbers(), "]?[",
                       Letters(), "]+|[", Numbers(), "]{1,3}| ?[^", kSpace, Letters(), Numbers(),
-                      "]+[\\r\\n]*|[", kSpace, "]*[\\r\\n]+|[", kSpace, "]+(?![^", kSpace, "])|[",
-                      kSpace, "]+");
+                      "]+[\\r\\n]*|", line_ends, "|[", kSpace, "]+(?![^", kSpace, "])|[", kSpace,
+                      "]+");
 }
 
 }  // namespace
@@ -102,16 +113,20 @@ absl::StatusOr<PreTokenizer> PreTokenizer::Create(absl::string_view name) {
 void PreTokenizer::Split(const Regex& regex, absl::string_view text,
                          absl::FunctionRef<void(absl::string_view, bool is_match)> visit) {
   pcre2_match_data* match = pcre2_match_data_create(1, nullptr);
+  pcre2_match_context* limits = pcre2_match_context_create(nullptr);
   PAGODA_CHECK(match != nullptr);
+  PAGODA_CHECK(limits != nullptr);
+  // The limit guards against patterns that take exponential time. Ours take linear time, one step
+  // per line end at most, and texts of more than ten million line ends (the default) exist.
+  pcre2_set_match_limit(limits, std::numeric_limits<uint32_t>::max());
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   size_t offset = 0;
   while (offset < text.size()) {
     // The caller guarantees valid UTF-8; checking it again at every match would be quadratic.
     const int count =
-        pcre2_match(regex.code, subject, text.size(), offset, PCRE2_NO_UTF_CHECK, match, nullptr);
+        pcre2_match(regex.code, subject, text.size(), offset, PCRE2_NO_UTF_CHECK, match, limits);
     if (count == PCRE2_ERROR_NOMATCH) break;
-    // No pattern nests, and none goes back over more than one run of spaces: no limit of PCRE2 is
-    // ever reached, however long the text (pre_tokenizer_test).
+    // No pattern needs more stack for a longer text, so nothing is left to fail.
     PAGODA_CHECK(count > 0);
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match);
     if (range[0] > offset) visit(text.substr(offset, range[0] - offset), false);
@@ -119,6 +134,7 @@ void PreTokenizer::Split(const Regex& regex, absl::string_view text,
     offset = range[1];
   }
   if (offset < text.size()) visit(text.substr(offset), false);
+  pcre2_match_context_free(limits);
   pcre2_match_data_free(match);
 }
 

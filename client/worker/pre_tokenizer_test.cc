@@ -67,8 +67,25 @@ TEST(PreTokenizerTest, OtherNamesAreNamed) {
   EXPECT_THAT(PreTokenizer::Create(""), StatusIs(absl::StatusCode::kUnimplemented));
 }
 
+TEST(PreTokenizerTest, Llama3LineEnds) {
+  EXPECT_THAT(Words("llama-bpe", "a \t\n \r\n  b"), ElementsAre("a", " \t\n \r\n", " ", " b"));
+  EXPECT_THAT(Words("llama-bpe", "\n\n"), ElementsAre("\n\n"));
+  EXPECT_THAT(Words("llama-bpe", "a   "), ElementsAre("a", "   "));
+  EXPECT_THAT(Words("llama-bpe", "a  \xc2\x85\n\xc2\x85"),
+              ElementsAre("a", "  \xc2\x85\n", "\xc2\x85"));
+}
+
+TEST(PreTokenizerTest, RunsBeyondPcre2sDefaultLimit) {
+  // Ten million steps in one match.
+  std::string text(11'000'000, ' ');
+  EXPECT_THAT(Words("llama-bpe", text), ElementsAre(text));
+  text.clear();
+  for (int i = 0; i < 10'100'000; ++i) text += " \n";
+  EXPECT_THAT(Words("llama-bpe", text), ElementsAre(text));
+}
+
 TEST(PreTokenizerTest, RunsOfAnyLengthAreLinear) {
-  constexpr size_t kSize = 1 << 20;
+  constexpr size_t kSize = 1 << 18;
   for (const char* name : {"smollm", "llama-bpe"}) {
     for (const char* unit : {" ", "\n", "x", "!", "\xc2\x85", "\xe6\xbc\xa2", "'s", " \n", "5"}) {
       std::string text;

@@ -10,7 +10,9 @@
 //            UNIMPLEMENTED     another tokenizer model or pre-tokenizer
 // Limits     texts below 682 MiB (checked; callers bound what they accept far lower); 2^22 tokens;
 //            special tokens of more than 256 bytes are not recognized in text
-// Cost       about 5 to 20 MB/s of English, one thread
+// Cost       linear in the text but for single words, O(n log n). Measured on two cores shared with
+//            compilers (AMD EPYC): 4 to 13 MB/s of English, 1.4 to 10 MB/s while the word cache is
+//            empty; loading a vocabulary of 49,152 tokens 0.05 to 0.12 s
 #pragma once
 
 #include <cstdint>
