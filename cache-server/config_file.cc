@@ -1,0 +1,84 @@
+#include "cache-server/config_file.h"
+
+#include "cache-server/yaml_section.h"
+#include "storage/base/status_macros.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kTiB = int64_t{1} << 40;
+
+void ReadHost(YamlSection section, HostTierOptions& host) {
+  section.Size("capacity", host.capacity_bytes, kMiB, 64 * kTiB);
+  std::string chunk = "auto";
+  section.String("chunk", chunk);
+  if (chunk != "auto") section.Size("chunk", host.chunk_bytes_max, kMiB, 64 * kMiB);
+  section.Finish();
+}
+
+void ReadSsd(YamlSection section, SsdSettings& ssd) {
+  section.Bool("enabled", ssd.enabled);
+  section.String("path", ssd.path);
+  section.Size("capacity", ssd.capacity_bytes, 64 * kMiB, 1024 * kTiB);
+  section.Finish();
+}
+
+void ReadWatermarks(YamlSection section, policy::Watermarks& marks) {
+  section.Fraction("start", marks.start);
+  section.Fraction("stop", marks.stop);
+  section.Fraction("hard", marks.hard);
+  section.Finish();
+}
+
+void ReadModels(YamlSection section, LadderOptions& ladder) {
+  for (const std::string& name : section.Names()) {
+    YamlSection model = section.Section(name);
+    Precision precision = ladder.standard;
+    model.Ladder("ladder", precision);
+    model.Finish();
+    ladder.models[name] = precision;
+  }
+}
+
+void ReadLimits(YamlSection section, LimitOptions& limits) {
+  section.Integer("batch_pages_max", limits.batch_pages_max, 1, 16384);
+  section.Size("control_message_bytes_max", limits.control_message_bytes_max, 64 << 10, 4 * kMiB);
+  section.Size("piece_message_bytes_max", limits.piece_message_bytes_max, 2 * kMiB, 64 * kMiB);
+  section.Integer("sessions_max", limits.sessions_max, 1, 65536);
+  section.Integer("leases_per_session_max", limits.leases_per_session_max, 1, 65536);
+  section.Integer("sequences_per_session_max", limits.sequences_per_session_max, 1, 65536);
+  section.Integer("staged_pages_per_session_max", limits.staged_pages_per_session_max, 1, 1024);
+  section.Integer("models_max", limits.models_max, 1, 4096);
+  section.Integer("encode_queue_pages_max", limits.encode_queue_pages_max, 1, 1 << 24);
+  section.Finish();
+}
+
+}  // namespace
+
+absl::Status ReadConfigFile(const std::string& path, ServerOptions& options) {
+  PAGODA_ASSIGN_OR_RETURN(const YAML::Node node, LoadYamlFile(path));
+  absl::Status error;
+  YamlSection root(path, node, "", error);
+  root.String("listen", options.listen);
+  root.String("metrics_listen", options.metrics_listen);
+  root.String("data_dir", options.data_dir);
+  root.String("token_file", options.token_file);
+  root.String("master_secret_file", options.master_secret_file);
+  root.String("log_level", options.log_level);
+  ReadHost(root.Section("host"), options.host);
+  ReadSsd(root.Section("ssd"), options.ssd);
+  ReadWatermarks(root.Section("watermarks"), options.watermarks);
+  root.Ladder("ladder", options.ladder.standard);
+  ReadModels(root.Section("models"), options.ladder);
+  ReadLimits(root.Section("limits"), options.limits);
+  root.Integer("page_tokens", options.page_tokens, 32, 256);
+  root.Integer("encode_threads", options.encode_threads, 1, 256);
+  root.Seconds("lease_seconds", options.lease, 1, 600);
+  root.Seconds("heartbeat_seconds", options.heartbeat, 0.05, 60);
+  root.Seconds("session_timeout_seconds", options.session_timeout, 0.1, 600);
+  root.Finish();
+  return error;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,217 @@
+#include "cache-server/encoder.h"
+
+#include "cache-server/page_encoding.h"
+#include "storage/base/log.h"
+#include "storage/base/status_macros.h"
+
+namespace pagoda {
+
+Encoder::Encoder(const Options& options, TieredStore& store, const ModelRegistry& models,
+                 Metrics& metrics, const Clock& clock)
+    : options_(options),
+      store_(store),
+      models_(models),
+      metrics_(metrics),
+      clock_(clock),
+      table_(options.sequences) {
+  for (int32_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+Encoder::~Encoder() { Stop(); }
+
+absl::Status Encoder::OpenSequence(const SessionId& session, const SequenceId& id,
+                                   const SequenceShape& shape) {
+  std::vector<PageRef> changed;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&table_mutex_);
+    status = table_.Open(session, id, shape, changed);
+  }
+  ConsiderAgain(changed);
+  return status;
+}
+
+void Encoder::DropEarlySequences(absl::Duration age) {
+  std::vector<PageRef> changed;
+  {
+    absl::MutexLock lock(&table_mutex_);
+    table_.DropEarly(clock_.Monotonic() - age, changed);
+  }
+  ConsiderAgain(changed);
+}
+
+absl::Status Encoder::AdvanceSequence(const SessionId& session, const SequenceId& id,
+                                      uint64_t length_tokens) {
+  std::vector<PageRef> changed;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&table_mutex_);
+    status = table_.Advance(session, id, length_tokens, changed);
+  }
+  ConsiderAgain(changed);
+  return status;
+}
+
+absl::Status Encoder::AttachPages(const SessionId& session, const SequenceId& id,
+                                  absl::Span<const SequencePage> pages) {
+  std::vector<PageRef> changed;
+  absl::MutexLock lock(&table_mutex_);
+  // Attaching only raises needs: nothing to do for a page that is stored already.
+  return table_.Attach(session, id, pages, clock_.Monotonic(), changed);
+}
+
+absl::Status Encoder::CloseSequence(const SessionId& session, const SequenceId& id) {
+  std::vector<PageRef> changed;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&table_mutex_);
+    status = table_.Close(session, id, changed);
+  }
+  ConsiderAgain(changed);
+  return status;
+}
+
+void Encoder::CloseSession(const SessionId& session) {
+  std::vector<PageRef> changed;
+  {
+    absl::MutexLock lock(&table_mutex_);
+    table_.CloseSession(session, changed);
+  }
+  ConsiderAgain(changed);
+}
+
+PageNeed Encoder::NeedOf(const RecordKey& record) const {
+  absl::MutexLock lock(&table_mutex_);
+  return table_.NeedOf(record);
+}
+
+size_t Encoder::sequence_count() const {
+  absl::MutexLock lock(&table_mutex_);
+  return table_.sequence_count();
+}
+
+void Encoder::ConsiderAgain(const std::vector<PageRef>& pages) {
+  for (const PageRef& page : pages) Consider(page);
+}
+
+void Encoder::Consider(const PageRef& page) {
+  absl::MutexLock lock(&queue_mutex_);
+  if (stopped_ || queued_.contains(page.record)) return;
+  if (queue_.size() >= options_.queue_pages_max) {
+    scan_wanted_.store(true, std::memory_order_relaxed);
+    metrics_.OnEncodeRefused();
+    return;
+  }
+  queued_.insert(page.record);
+  queue_.push_back(page);
+}
+
+int64_t Encoder::ConsiderAll(const std::optional<Identity>& identity) {
+  int64_t count = 0;
+  store_.ForEachPage([&](const PageInfo& page) {
+    if (!page.in_host || (identity.has_value() && page.identity != *identity)) return;
+    if (page.precision <= models_.LadderOf(page.identity) && !page.dirty) return;
+    Consider({page.record, page.scope});
+    ++count;
+  });
+  return count;
+}
+
+void Encoder::Tick() {
+  if (!scan_wanted_.load(std::memory_order_relaxed)) return;
+  {
+    absl::MutexLock lock(&queue_mutex_);
+    const absl::Duration now = clock_.Monotonic();
+    if (now - last_scan_ < options_.scan_period) return;
+    if (queue_.size() > options_.queue_pages_max / 2) return;
+    last_scan_ = now;
+  }
+  scan_wanted_.store(false, std::memory_order_relaxed);
+  ConsiderAll(std::nullopt);
+}
+
+int64_t Encoder::queued_count() const {
+  absl::MutexLock lock(&queue_mutex_);
+  return static_cast<int64_t>(queue_.size());
+}
+
+bool Encoder::AwaitIdle(absl::Duration timeout) const {
+  absl::MutexLock lock(&queue_mutex_);
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(queue_mutex_) {
+    return queue_.empty() && working_ == 0;
+  };
+  return queue_mutex_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+}
+
+void Encoder::Stop() {
+  {
+    absl::MutexLock lock(&queue_mutex_);
+    stopped_ = true;
+    queue_.clear();
+    queued_.clear();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void Encoder::Run() {
+  while (true) {
+    PageRef page;
+    {
+      absl::MutexLock lock(&queue_mutex_);
+      const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(queue_mutex_) {
+        return stopped_ || !queue_.empty();
+      };
+      queue_mutex_.Await(absl::Condition(&ready));
+      if (stopped_) return;
+      page = queue_.front();
+      queue_.pop_front();
+      // From here on it may be queued again: what changes meanwhile is then seen.
+      queued_.erase(page.record);
+      ++working_;
+    }
+    Process(page);
+    absl::MutexLock lock(&queue_mutex_);
+    --working_;
+  }
+}
+
+void Encoder::Process(const PageRef& ref) {
+  const HostPagePtr page = store_.GetResident(ref.record, ref.scope);
+  if (page == nullptr) return;  // Gone, or on SSD only: considered again when it is loaded.
+  const PageNeed need = NeedOf(ref.record);
+  const Precision target = TargetPrecision(need, models_.LadderOf(page->header().identity));
+  if (page->precision() > target && page->precision() <= Precision::kRaw16) {
+    const absl::Status status = Lower(page, target);
+    if (status.code() == absl::StatusCode::kAborted) return Consider(ref);  // Replaced meanwhile.
+    if (status.code() == absl::StatusCode::kResourceExhausted) {
+      // No room to encode: written as it is, so that it can be demoted and make room.
+      scan_wanted_.store(true, std::memory_order_relaxed);
+    }
+  }
+  if (need.in_window) return;
+  const absl::Status persisted = store_.PersistAsync(ref.record, ref.scope);
+  if (persisted.code() == absl::StatusCode::kResourceExhausted) {
+    scan_wanted_.store(true, std::memory_order_relaxed);
+  }
+}
+
+absl::Status Encoder::Lower(const HostPagePtr& page, Precision target) {
+  const absl::Duration start = clock_.Monotonic();
+  const int64_t before = page->bytes();
+  absl::StatusOr<StagedPage> staged = StageAtPrecision(store_, *page, target);
+  if (!staged.ok()) {
+    const bool room = staged.status().code() == absl::StatusCode::kResourceExhausted;
+    const bool values = staged.status().code() == absl::StatusCode::kInvalidArgument;
+    metrics_.OnEncodeFailed(room     ? EncodeFailure::kRoom
+                            : values ? EncodeFailure::kValues
+                                     : EncodeFailure::kOther);
+    return staged.status();
+  }
+  const int64_t after = staged->bytes();
+  PAGODA_RETURN_IF_ERROR(store_.ReplaceEncoding(page, *std::move(staged)));
+  metrics_.OnEncoded(EncodePlace::kLadder, target, before - after, clock_.Monotonic() - start);
+  return absl::OkStatus();
+}
+
+}  // namespace pagoda

@@ -1,0 +1,55 @@
+// What a Fetch sends: which segments of which pages, in which order. Pure, apart from reading the
+// pages it was given.
+//
+//   all pages' headers | layer 0: segments of page 0, 1, ... | next layers ... | all pages' ends
+//
+// A segment goes out at the first wanted layer it holds, so that layer 0 of every page is complete
+// before anything that only later layers need.
+//
+// Ownership  a served page keeps its bytes alive until the last slice of them is sent.
+// Errors     INVALID_ARGUMENT  a layer range that the page does not have, an unknown plane kind
+//            UNIMPLEMENTED     a known plane kind that is not served yet
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cache-server/page_encoding.h"
+#include "pagoda/v1/cache.pb.h"
+#include "storage/host_page.h"
+#include "storage/tier.h"
+
+namespace pagoda {
+
+struct FetchSelection {
+  uint32_t layer_begin = 0;
+  uint32_t layer_count = 0;  // 0: all
+  std::vector<v1::PlaneSelector> planes;  // empty: what is needed at precision_max
+  Precision precision_max = Precision::kOpaque;
+};
+absl::StatusOr<FetchSelection> ParseFetchSelection(const v1::FetchRequest& request);
+
+// One page of the answer: a header and the bytes that follow under it.
+struct ServedPage {
+  std::shared_ptr<const void> bytes_owner;
+  PageHeader header;
+  std::vector<ByteSpan> segments;  // payloads, as in header.segments
+};
+
+// From the stored page, or from `encoded` when the answer is at a lower precision than a raw16 page.
+absl::StatusOr<ServedPage> ServePage(const HostPagePtr& page,
+                                     const std::shared_ptr<const EncodedCopy>& encoded,
+                                     const FetchSelection& selection);
+
+struct SegmentOrder {
+  uint32_t page = 0;     // in the answer
+  uint32_t segment = 0;  // in that page's header
+};
+std::vector<SegmentOrder> LayersOutermost(const std::vector<ServedPage>& pages,
+                                          uint32_t layer_begin);
+
+}  // namespace pagoda

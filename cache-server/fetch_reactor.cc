@@ -1,0 +1,364 @@
+#include "cache-server/fetch_reactor.h"
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "cache-server/fetch_plan.h"
+#include "cache-server/lease_token.h"
+#include "cache-server/request_fields.h"
+#include "proto/piece_codec.h"
+#include "proto/wire.h"
+#include "storage/base/status_macros.h"
+
+namespace pagoda {
+namespace {
+
+constexpr size_t kMessagePayloadBytes = 1 << 20;
+constexpr int kMessagePiecesMax = 1000;  // piece_codec.h allows 1024
+constexpr size_t kHeaderBytesPerMessage = 1 << 20;
+
+// A slice of a page's memory that holds the page until gRPC is done with it.
+grpc::Slice SliceOf(ByteSpan bytes, const std::shared_ptr<const void>& owner) {
+  auto* held = new std::shared_ptr<const void>(owner);
+  return grpc::Slice(
+      const_cast<std::byte*>(bytes.data()), bytes.size(),
+      [](void* user) { delete static_cast<std::shared_ptr<const void>*>(user); }, held);
+}
+
+struct FetchTarget {
+  SessionId session;
+  LeaseId lease = 0;
+  ScopeId scope;
+  uint32_t page_begin = 0;
+  std::vector<RecordKey> keys;
+  FetchSelection selection;
+};
+
+absl::StatusOr<FetchTarget> ParseFetch(ServiceContext& context, const Caller& caller,
+                                       const v1::FetchRequest& request) {
+  FetchTarget target;
+  PAGODA_ASSIGN_OR_RETURN(target.session, ParseId<SessionId>("session_id", request.session_id()));
+  PAGODA_RETURN_IF_ERROR(context.sessions.Check(target.session, caller.tenant()));
+  PAGODA_ASSIGN_OR_RETURN(target.selection, ParseFetchSelection(request));
+  const std::optional<LeaseToken> token = LeaseToken::Decode(request.lease_id());
+  if (!token.has_value() || token->instance != context.instance_tag ||
+      token->scope_index >= caller.scopes().size()) {
+    return absl::NotFoundError("the lease is unknown; look up again");
+  }
+  target.lease = token->lease;
+  target.scope = caller.scopes()[token->scope_index].id;
+  PAGODA_ASSIGN_OR_RETURN(std::vector<RecordKey> keys,
+                          context.store.LeasedKeys(target.session.view(), target.lease));
+  if (request.page_count() == 0 || request.page_begin() >= keys.size() ||
+      request.page_count() > keys.size() - request.page_begin()) {
+    return absl::InvalidArgumentError(absl::StrFormat("pages: %d+%d asked, the lease has %d",
+                                                      request.page_begin(), request.page_count(),
+                                                      keys.size()));
+  }
+  target.page_begin = request.page_begin();
+  target.keys.assign(keys.begin() + request.page_begin(),
+                     keys.begin() + request.page_begin() + request.page_count());
+  return target;
+}
+
+class FetchReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                     public std::enable_shared_from_this<FetchReactor> {
+ public:
+  explicit FetchReactor(ServiceContext& context)
+      : context_(context), timer_(context.metrics, RpcMethod::kFetch) {}
+
+  void Start(std::shared_ptr<FetchReactor> self, grpc::CallbackServerContext* call,
+             const grpc::ByteBuffer& request);
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  struct Gathered {
+    absl::Status status;  // not OK: this page and all after it are a miss
+    HostPagePtr page;
+    std::shared_ptr<const EncodedCopy> encoded;
+    bool done = false;
+  };
+
+  absl::Status Prepare(grpc::CallbackServerContext* call, const grpc::ByteBuffer& request);
+  void Gather();
+  void OnLoaded(size_t index, absl::StatusOr<HostPagePtr> page);
+  void Encode(size_t index, const HostPagePtr& page);
+  void OnGathered(size_t index, Gathered gathered);
+  absl::Status Plan();
+  void WriteNext();
+  bool AppendStarts(v1::FetchResponse& fields);
+  bool AppendPieces(PieceMessageWriter& writer);
+  void AppendEnds(v1::FetchResponse& fields);
+  void GiveUp(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FinishOnce(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void DoFinish(const absl::Status& status);  // by who set finished_
+
+  ServiceContext& context_;
+  RpcTimer timer_;
+  std::shared_ptr<FetchReactor> self_;  // until OnDone()
+  FetchTarget target_;
+  grpc::Alarm give_up_;
+  absl::Duration start_;
+  bool transfer_started_ = false;
+
+  absl::Mutex mutex_;
+  std::vector<Gathered> gathered_ ABSL_GUARDED_BY(mutex_);
+  size_t pending_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool streaming_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Used by whoever drives the stream: the last gathering callback, then OnWriteDone().
+  std::vector<ServedPage> served_;
+  absl::Status cut_;  // why the pages after served_ are not sent
+  std::vector<SegmentOrder> order_;
+  size_t next_start_ = 0;
+  size_t next_segment_ = 0;
+  size_t segment_offset_ = 0;
+  bool ends_sent_ = false;
+  grpc::ByteBuffer message_;
+};
+
+void FetchReactor::Start(std::shared_ptr<FetchReactor> self, grpc::CallbackServerContext* call,
+                         const grpc::ByteBuffer& request) {
+  self_ = std::move(self);
+  start_ = context_.clock.Monotonic();
+  if (absl::Status status = Prepare(call, request); !status.ok()) return FinishOnce(status);
+  transfer_started_ = true;
+  context_.metrics.OnTransferStart(TransferDirection::kOut);
+  // Without a deadline of its own the call waits for one lease at most.
+  const auto latest = std::chrono::system_clock::now() +
+                      absl::ToChronoMilliseconds(context_.options.lease);
+  give_up_.Set(std::min(call->deadline(), latest), [weak = weak_from_this()](bool fired) {
+    const std::shared_ptr<FetchReactor> reactor = weak.lock();
+    if (reactor == nullptr || !fired) return;
+    reactor->GiveUp(absl::DeadlineExceededError("pages did not load before the deadline"));
+  });
+  Gather();
+}
+
+absl::Status FetchReactor::Prepare(grpc::CallbackServerContext* call,
+                                   const grpc::ByteBuffer& request) {
+  PAGODA_ASSIGN_OR_RETURN(const CallerPtr caller,
+                          context_.callers.Identify(call->client_metadata()));
+  if (request.Length() > static_cast<size_t>(context_.options.limits.control_message_bytes_max)) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("message of %d bytes, control_message_bytes_max is %d", request.Length(),
+                        context_.options.limits.control_message_bytes_max));
+  }
+  grpc::ByteBuffer copy(request);
+  v1::FetchRequest parsed;
+  if (!grpc::SerializationTraits<v1::FetchRequest>::Deserialize(&copy, &parsed).ok()) {
+    return absl::InvalidArgumentError("message: malformed bytes");
+  }
+  PAGODA_ASSIGN_OR_RETURN(target_, ParseFetch(context_, *caller, parsed));
+  return absl::OkStatus();
+}
+
+void FetchReactor::Gather() {
+  const size_t count = target_.keys.size();
+  {
+    absl::MutexLock lock(&mutex_);
+    gathered_.resize(count);
+    pending_ = count + 1;  // One more for this loop: nobody plans before all are asked.
+  }
+  for (size_t i = 0; i < count; ++i) {
+    absl::StatusOr<HostPagePtr> page =
+        context_.store.GetLeased(target_.session.view(), target_.lease, target_.keys[i]);
+    if (!page.ok() || *page != nullptr) {
+      OnLoaded(i, std::move(page));
+      continue;
+    }
+    context_.store.LoadAsync(
+        target_.keys[i], target_.scope,
+        [self = shared_from_this(), i](absl::StatusOr<HostPagePtr> loaded) {
+          if (loaded.ok()) {
+            self->context_.encoder.Consider({self->target_.keys[i], self->target_.scope});
+          }
+          self->OnLoaded(i, std::move(loaded));
+        });
+  }
+  OnGathered(count, {});
+}
+
+void FetchReactor::OnLoaded(size_t index, absl::StatusOr<HostPagePtr> page) {
+  if (!page.ok()) return OnGathered(index, {page.status(), nullptr, nullptr, true});
+  const bool encode = (*page)->precision() == Precision::kRaw16 &&
+                      target_.selection.precision_max < Precision::kRaw16;
+  if (!encode) return OnGathered(index, {absl::OkStatus(), *page, nullptr, true});
+  const bool queued = context_.fetch_encodes.TryPush(
+      [self = shared_from_this(), index, page = *page] { self->Encode(index, page); });
+  if (!queued) {
+    OnGathered(index, {absl::UnavailableError("too many pages wait to be encoded"), nullptr,
+                       nullptr, true});
+  }
+}
+
+void FetchReactor::Encode(size_t index, const HostPagePtr& page) {
+  const absl::Duration start = context_.clock.Monotonic();
+  const Precision target =
+      target_.selection.precision_max >= Precision::kQ8 ? Precision::kQ8 : Precision::kQ4;
+  absl::StatusOr<std::shared_ptr<const EncodedCopy>> copy = EncodeCopy(*page, target);
+  if (copy.ok()) {
+    context_.metrics.OnEncoded(EncodePlace::kFetch, target, 0, context_.clock.Monotonic() - start);
+    return OnGathered(index, {absl::OkStatus(), page, *copy, true});
+  }
+  // NaN or infinity cannot be encoded: such a page is served as it is.
+  context_.metrics.OnEncodeFailed(copy.status().code() == absl::StatusCode::kInvalidArgument
+                                      ? EncodeFailure::kValues
+                                      : EncodeFailure::kOther);
+  OnGathered(index, {absl::OkStatus(), page, nullptr, true});
+}
+
+// index == keys.size() is the asking loop itself.
+void FetchReactor::OnGathered(size_t index, Gathered gathered) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (index < gathered_.size()) gathered_[index] = std::move(gathered);
+    --pending_;
+    if (pending_ > 0 || finished_) return;
+    streaming_ = true;
+  }
+  if (absl::Status status = Plan(); !status.ok()) return FinishOnce(status);
+  WriteNext();
+}
+
+absl::Status FetchReactor::Plan() {
+  std::vector<Gathered> gathered;
+  {
+    absl::MutexLock lock(&mutex_);
+    gathered = std::move(gathered_);
+    gathered_.clear();
+  }
+  for (Gathered& page : gathered) {
+    if (!page.status.ok()) {
+      cut_ = page.status;
+      break;
+    }
+    PAGODA_ASSIGN_OR_RETURN(ServedPage served,
+                            ServePage(page.page, page.encoded, target_.selection));
+    served_.push_back(std::move(served));
+  }
+  order_ = LayersOutermost(served_, target_.selection.layer_begin);
+  return absl::OkStatus();
+}
+
+bool FetchReactor::AppendStarts(v1::FetchResponse& fields) {
+  size_t bytes = 0;
+  for (; next_start_ < served_.size() && bytes < kHeaderBytesPerMessage; ++next_start_) {
+    v1::PageStart& start = *fields.add_starts();
+    start.set_page_index(target_.page_begin + static_cast<uint32_t>(next_start_));
+    start.set_header(EncodePageHeader(served_[next_start_].header));
+    start.set_tier(v1::TIER_HOST);
+    bytes += start.header().size();
+  }
+  return next_start_ == served_.size();
+}
+
+bool FetchReactor::AppendPieces(PieceMessageWriter& writer) {
+  for (int pieces = 0; next_segment_ < order_.size() && pieces < kMessagePiecesMax &&
+                       writer.payload_bytes() < kMessagePayloadBytes;
+       ++pieces) {
+    const SegmentOrder& at = order_[next_segment_];
+    const ServedPage& page = served_[at.page];
+    const ByteSpan segment = page.segments[at.segment];
+    const size_t size = std::min(segment.size() - segment_offset_,
+                                 kMessagePayloadBytes - writer.payload_bytes());
+    writer.AppendPiece(
+        {target_.page_begin + at.page, at.segment, static_cast<uint64_t>(segment_offset_)},
+        SliceOf(segment.subspan(segment_offset_, size), page.bytes_owner));
+    segment_offset_ += size;
+    if (segment_offset_ == segment.size()) {
+      ++next_segment_;
+      segment_offset_ = 0;
+    }
+  }
+  context_.metrics.OnTransferBytes(TransferDirection::kOut,
+                                   static_cast<int64_t>(writer.payload_bytes()));
+  return next_segment_ == order_.size();
+}
+
+void FetchReactor::AppendEnds(v1::FetchResponse& fields) {
+  const auto add = [&](size_t index, const absl::Status& status) {
+    v1::PageEnd& end = *fields.add_ends();
+    end.set_page_index(target_.page_begin + static_cast<uint32_t>(index));
+    end.set_code(static_cast<int32_t>(status.code()));
+    end.set_message(std::string(status.message()));
+  };
+  for (size_t i = 0; i < served_.size(); ++i) add(i, absl::OkStatus());
+  if (!cut_.ok()) add(served_.size(), cut_);
+  ends_sent_ = true;
+}
+
+void FetchReactor::WriteNext() {
+  if (ends_sent_) return FinishOnce(absl::OkStatus());
+  PieceMessageWriter writer(kFetchPiecesField);
+  v1::FetchResponse fields;
+  const bool pieces_may_follow = AppendStarts(fields);
+  bool complete = false;
+  if (pieces_may_follow) complete = AppendPieces(writer);
+  if (complete) AppendEnds(fields);
+  writer.AppendFields(fields.SerializeAsString());
+  message_ = writer.Take();
+  StartWrite(&message_);
+}
+
+void FetchReactor::OnWriteDone(bool ok) {
+  if (!ok) return FinishOnce(absl::CancelledError("the client is gone"));
+  WriteNext();
+}
+
+void FetchReactor::OnCancel() { GiveUp(absl::CancelledError("the call was cancelled")); }
+
+// Once bytes flow, only the driver finishes: a write under way fails and tells it.
+void FetchReactor::GiveUp(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (streaming_ || finished_) return;
+    finished_ = true;
+  }
+  DoFinish(status);
+}
+
+void FetchReactor::FinishOnce(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (finished_) return;
+    finished_ = true;
+  }
+  DoFinish(status);
+}
+
+void FetchReactor::DoFinish(const absl::Status& status) {
+  timer_.Finish(status.code());
+  if (transfer_started_) {
+    context_.metrics.OnTransferEnd(TransferDirection::kOut, status.ok() && cut_.ok());
+    context_.metrics.OnTransferTook(TransferDirection::kOut, context_.clock.Monotonic() - start_);
+  }
+  Finish(ToGrpc(status));
+}
+
+void FetchReactor::OnDone() {
+  give_up_.Cancel();
+  self_.reset();
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(ServiceContext& context,
+                                                       grpc::CallbackServerContext* call,
+                                                       const grpc::ByteBuffer& request) {
+  auto reactor = std::make_shared<FetchReactor>(context);
+  FetchReactor* raw = reactor.get();
+  raw->Start(std::move(reactor), call, request);
+  return raw;
+}
+
+}  // namespace pagoda

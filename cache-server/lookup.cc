@@ -1,0 +1,300 @@
+#include "cache-server/lookup.h"
+
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "cache-server/lease_token.h"
+#include "cache-server/request_fields.h"
+#include "proto/wire.h"
+#include "storage/base/status_macros.h"
+
+namespace pagoda {
+namespace {
+
+struct Chain {
+  uint32_t scope_index = 0;  // in Caller::scopes()
+  std::vector<RecordKey> keys;
+};
+
+struct ParsedChains {
+  std::optional<KnownModel> model;  // absent: nothing of it can be stored here
+  Identity identity;
+  std::vector<Chain> chains;
+  size_t longest = 0;  // keys
+};
+
+absl::StatusOr<ParsedChains> ParseChains(
+    const ServiceContext& context, const Caller& caller, absl::string_view identity,
+    const v1::Part& wire_part, const google::protobuf::RepeatedPtrField<v1::KeyChain>& chains) {
+  ParsedChains parsed;
+  PAGODA_ASSIGN_OR_RETURN(parsed.identity, ParseId<Identity>("identity", identity));
+  if (chains.empty()) return absl::InvalidArgumentError("chains: is empty, expected at least one");
+  size_t key_count = 0;
+  for (const v1::KeyChain& chain : chains) key_count += static_cast<size_t>(chain.keys_size());
+  if (key_count > context.options.limits.batch_pages_max) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("chains: hold %d keys, batch_pages_max is %d", key_count,
+                        context.options.limits.batch_pages_max));
+  }
+  parsed.model = context.models.Find(parsed.identity);
+  PartRange part;
+  if (parsed.model.has_value()) {
+    PAGODA_ASSIGN_OR_RETURN(part, ParsePart(wire_part, parsed.model->spec));
+  }
+  for (const v1::KeyChain& wire : chains) {
+    PAGODA_ASSIGN_OR_RETURN(const ScopeId scope_id,
+                            ParseId<ScopeId>("chains.scope_id", wire.scope_id()));
+    PAGODA_ASSIGN_OR_RETURN(const CallerScope* scope, caller.ScopeById(scope_id));
+    Chain chain;
+    chain.scope_index = static_cast<uint32_t>(scope - caller.scopes().data());
+    chain.keys.reserve(static_cast<size_t>(wire.keys_size()));
+    for (const std::string& key : wire.keys()) {
+      PAGODA_ASSIGN_OR_RETURN(const PageKey parsed_key, ParseId<PageKey>("chains.keys", key));
+      chain.keys.push_back(part.RecordOf(parsed_key));
+    }
+    parsed.longest = std::max(parsed.longest, chain.keys.size());
+    parsed.chains.push_back(std::move(chain));
+  }
+  return parsed;
+}
+
+LookupQuery QueryOf(const Caller& caller, const ParsedChains& parsed, const Chain& chain) {
+  LookupQuery query;
+  query.scope = caller.scopes()[chain.scope_index].id;
+  query.identity = parsed.identity;
+  query.keys = chain.keys;
+  return query;
+}
+
+// Brings pages up from SSD; each is then seen by the encoder, as its ladder may be lower by now.
+void StartLoading(ServiceContext& context, const ScopeId& scope, absl::Span<const RecordKey> keys,
+                  absl::Span<const PlacedPage> pages) {
+  for (size_t i = 0; i < pages.size(); ++i) {
+    if (pages[i].state != PageState::kLoading) continue;
+    context.store.LoadAsync(
+        keys[i], scope,
+        [encoder = &context.encoder, page = PageRef{keys[i], scope}](const auto& loaded) {
+          if (loaded.ok()) encoder->Consider(page);
+        });
+  }
+}
+
+void FillPages(const std::vector<PlacedPage>& pages, v1::LookupResponse& response) {
+  for (const PlacedPage& page : pages) {
+    v1::PageInfo& info = *response.add_pages();
+    info.set_state(page.state == PageState::kReady ? v1::PAGE_STATE_READY
+                                                   : v1::PAGE_STATE_LOADING);
+    info.set_tier(static_cast<v1::Tier>(static_cast<int>(page.tier) + 1));
+    info.set_precision(ToWire(page.precision));
+    info.set_fidelity(ToWire(page.fidelity));
+    info.set_bytes(static_cast<uint64_t>(page.bytes));
+    info.set_base_position(page.base_position);
+  }
+}
+
+void CountLookup(ServiceContext& context, const Caller& caller, const ParsedChains& parsed,
+                 const Chain& chain, Precision precision_min,
+                 const std::vector<PlacedPage>& pages) {
+  LookupEvent event;
+  event.tenant = caller.tenant();
+  if (parsed.model.has_value()) event.model = parsed.model->spec.model;
+  event.scope_kind = caller.scopes()[chain.scope_index].scope.kind;
+  event.precision_min = precision_min;
+  event.page_tokens = !pages.empty()            ? pages[0].page_tokens
+                      : parsed.model.has_value() ? parsed.model->page_tokens
+                                                 : context.options.page_tokens;
+  event.asked_pages = std::max(parsed.longest, pages.size());
+  for (const PlacedPage& page : pages) event.found.push_back({page.tier, page.precision});
+  context.metrics.OnLookup(event);
+}
+
+// The chain with the longest prefix; the earlier one on a tie.
+absl::StatusOr<size_t> LongestChain(ServiceContext& context, const Caller& caller,
+                                    const ParsedChains& parsed, const LookupQuery& terms) {
+  size_t best = 0;
+  size_t best_pages = 0;
+  if (parsed.chains.size() == 1) return best;
+  for (size_t i = 0; i < parsed.chains.size(); ++i) {
+    LookupQuery query = QueryOf(caller, parsed, parsed.chains[i]);
+    query.precision_min = terms.precision_min;
+    query.fidelity_min = terms.fidelity_min;
+    query.touch = false;
+    PAGODA_ASSIGN_OR_RETURN(const LookupAnswer answer, context.store.LookupPrefix(query));
+    if (answer.pages.size() > best_pages) {
+      best = i;
+      best_pages = answer.pages.size();
+    }
+  }
+  return best;
+}
+
+absl::Status AttachToSequence(ServiceContext& context, const SessionId& session,
+                              const std::string& sequence_id, const ScopeId& scope,
+                              absl::Span<const RecordKey> keys,
+                              absl::Span<const PlacedPage> pages) {
+  if (sequence_id.empty()) return absl::OkStatus();
+  PAGODA_ASSIGN_OR_RETURN(const SequenceId sequence,
+                          ParseId<SequenceId>("sequence_id", sequence_id));
+  std::vector<SequencePage> attached;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    attached.push_back({{keys[i], scope}, pages[i].base_position + pages[i].page_tokens});
+  }
+  return context.encoder.AttachPages(session, sequence, attached);
+}
+
+absl::Status Lookup(ServiceContext& context, const Caller& caller,
+                    const v1::LookupRequest& request, v1::LookupResponse& response) {
+  PAGODA_ASSIGN_OR_RETURN(
+      const ParsedChains parsed,
+      ParseChains(context, caller, request.identity(), request.part(), request.chains()));
+  LookupQuery terms;
+  PAGODA_ASSIGN_OR_RETURN(terms.precision_min, FromWire(request.precision_min(), Precision::kNone));
+  PAGODA_ASSIGN_OR_RETURN(terms.fidelity_min, FromWire(request.fidelity_min(), Precision::kNone));
+  SessionId session;
+  if (!request.peek() || !request.session_id().empty()) {
+    PAGODA_ASSIGN_OR_RETURN(session, ParseId<SessionId>("session_id", request.session_id()));
+    PAGODA_RETURN_IF_ERROR(context.sessions.Check(session, caller.tenant()));
+  }
+  if (!request.peek() && request.request_id().size() != 16) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("request_id: has %d bytes, expected 16", request.request_id().size()));
+  }
+  const std::string session_bytes(session.view());
+  if (!parsed.model.has_value()) {
+    if (!request.peek()) context.store.ReleaseRequest(session_bytes, request.request_id());
+    CountLookup(context, caller, parsed, parsed.chains[0], terms.precision_min, {});
+    return absl::OkStatus();
+  }
+
+  PAGODA_ASSIGN_OR_RETURN(const size_t best, LongestChain(context, caller, parsed, terms));
+  const Chain& chain = parsed.chains[best];
+  LookupQuery query = QueryOf(caller, parsed, chain);
+  query.precision_min = terms.precision_min;
+  query.fidelity_min = terms.fidelity_min;
+  query.touch = !request.peek();
+  if (!request.peek()) query.lease = {session_bytes, request.request_id(), context.options.lease};
+  PAGODA_ASSIGN_OR_RETURN(const LookupAnswer answer, context.store.LookupPrefix(query));
+  CountLookup(context, caller, parsed, chain, terms.precision_min, answer.pages);
+  response.set_chain_index(static_cast<uint32_t>(best));
+  FillPages(answer.pages, response);
+  if (request.peek()) return absl::OkStatus();
+  if (answer.lease == 0) {
+    // Asked again and nothing is left: what the request held before is given back.
+    context.store.ReleaseRequest(session_bytes, request.request_id());
+    return absl::OkStatus();
+  }
+  response.set_lease_id(
+      LeaseToken{answer.lease, context.instance_tag, chain.scope_index}.Encode());
+  response.set_lease_seconds(absl::ToDoubleSeconds(context.options.lease));
+  if (absl::Status status = AttachToSequence(context, session, request.sequence_id(), query.scope,
+                                             chain.keys, answer.pages);
+      !status.ok()) {
+    context.store.ReleaseLease(session_bytes, answer.lease);
+    return status;
+  }
+  StartLoading(context, query.scope, chain.keys, answer.pages);
+  // The session may have ended meanwhile, after its leases were given back.
+  if (absl::Status status = context.sessions.Check(session, caller.tenant()); !status.ok()) {
+    context.store.ReleaseLease(session_bytes, answer.lease);
+    context.encoder.CloseSession(session);
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status AnswerLookup(ServiceContext& context, const Caller& caller,
+                          const v1::LookupRequest& request, v1::LookupResponse& response) {
+  absl::Status status = Lookup(context, caller, request, response);
+  if (!status.ok()) context.metrics.OnLookupError("");
+  return status;
+}
+
+absl::Status AnswerRelease(ServiceContext& context, const Caller& caller,
+                           const v1::ReleaseRequest& request) {
+  PAGODA_ASSIGN_OR_RETURN(const SessionId session,
+                          ParseId<SessionId>("session_id", request.session_id()));
+  if (static_cast<uint32_t>(request.lease_ids_size()) > context.options.limits.batch_pages_max) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "lease_ids: %d given, batch_pages_max is %d", request.lease_ids_size(),
+        context.options.limits.batch_pages_max));
+  }
+  // A session that is gone has no leases: released is released.
+  if (!context.sessions.Check(session, caller.tenant()).ok()) return absl::OkStatus();
+  for (const std::string& id : request.lease_ids()) {
+    const std::optional<LeaseToken> token = LeaseToken::Decode(id);
+    if (!token.has_value() || token->instance != context.instance_tag) continue;
+    context.store.ReleaseLease(session.view(), token->lease);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AnswerRenew(ServiceContext& context, const Caller& caller,
+                         const v1::RenewRequest& request, v1::RenewResponse& response) {
+  PAGODA_ASSIGN_OR_RETURN(const SessionId session,
+                          ParseId<SessionId>("session_id", request.session_id()));
+  PAGODA_RETURN_IF_ERROR(context.sessions.Check(session, caller.tenant()));
+  const std::optional<LeaseToken> token = LeaseToken::Decode(request.lease_id());
+  if (!token.has_value() || token->instance != context.instance_tag) {
+    return absl::NotFoundError("the lease is unknown; look up again");
+  }
+  PAGODA_RETURN_IF_ERROR(
+      context.store.RenewLease(session.view(), token->lease, context.options.lease));
+  response.set_lease_seconds(absl::ToDoubleSeconds(context.options.lease));
+  return absl::OkStatus();
+}
+
+absl::Status AnswerPrefetch(ServiceContext& context, const Caller& caller,
+                            const v1::PrefetchRequest& request, v1::PrefetchResponse& response) {
+  PAGODA_ASSIGN_OR_RETURN(
+      const ParsedChains parsed,
+      ParseChains(context, caller, request.identity(), request.part(), request.chains()));
+  if (!parsed.model.has_value()) return absl::OkStatus();
+  uint32_t accepted = 0;
+  for (const Chain& chain : parsed.chains) {
+    const LookupQuery query = QueryOf(caller, parsed, chain);
+    PAGODA_ASSIGN_OR_RETURN(const LookupAnswer answer, context.store.LookupPrefix(query));
+    StartLoading(context, query.scope, chain.keys, answer.pages);
+    accepted += static_cast<uint32_t>(answer.pages.size());
+  }
+  response.set_pages_accepted(accepted);
+  return absl::OkStatus();
+}
+
+absl::Status AnswerReport(ServiceContext& context, const Caller& caller,
+                          const v1::ReportRequest& request) {
+  const uint32_t most = context.options.limits.batch_pages_max;
+  if (static_cast<uint32_t>(request.accessed_keys_size()) > most ||
+      static_cast<uint32_t>(request.attention_size()) > most) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("report: %d accessed keys and %d masses, batch_pages_max is %d",
+                        request.accessed_keys_size(), request.attention_size(), most));
+  }
+  context.metrics.OnReport(request.ttft_seconds(), request.prompt_tokens(), request.hit_tokens(),
+                           request.decoded_tokens());
+  if (request.accessed_keys().empty()) return absl::OkStatus();
+  PAGODA_ASSIGN_OR_RETURN(const Identity identity,
+                          ParseId<Identity>("identity", request.identity()));
+  const std::optional<KnownModel> model = context.models.Find(identity);
+  if (!model.has_value()) return absl::OkStatus();
+  PAGODA_ASSIGN_OR_RETURN(const PartRange part, ParsePart(v1::Part(), model->spec));
+  std::vector<RecordKey> keys;
+  for (const std::string& key : request.accessed_keys()) {
+    PAGODA_ASSIGN_OR_RETURN(const PageKey parsed, ParseId<PageKey>("accessed_keys", key));
+    keys.push_back(part.RecordOf(parsed));
+  }
+  // A use of the chain, in whichever of the caller's scopes it lies.
+  for (const CallerScope& scope : caller.scopes()) {
+    LookupQuery query;
+    query.scope = scope.id;
+    query.identity = identity;
+    query.keys = keys;
+    PAGODA_ASSIGN_OR_RETURN(const LookupAnswer answer, context.store.LookupPrefix(query));
+    if (!answer.pages.empty()) break;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pagoda

@@ -1,0 +1,94 @@
+#include "cache-server/options.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cache-server/listen_address.h"
+#include "storage/base/status_macros.h"
+
+namespace pagoda {
+namespace {
+
+absl::Status Bad(absl::string_view field, absl::string_view is, absl::string_view expected) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": is ", is, ", expected ", expected));
+}
+
+absl::Status ValidateLimits(const LimitOptions& limits) {
+  const auto between = [](absl::string_view name, int64_t value, int64_t min, int64_t max) {
+    if (value >= min && value <= max) return absl::OkStatus();
+    return Bad(absl::StrCat("limits.", name), absl::StrCat(value),
+               absl::StrFormat("%d to %d", min, max));
+  };
+  PAGODA_RETURN_IF_ERROR(between("batch_pages_max", limits.batch_pages_max, 1, 16384));
+  PAGODA_RETURN_IF_ERROR(between("control_message_bytes_max", limits.control_message_bytes_max,
+                                 64 << 10, 4 << 20));
+  PAGODA_RETURN_IF_ERROR(
+      between("piece_message_bytes_max", limits.piece_message_bytes_max, 2 << 20, 64 << 20));
+  PAGODA_RETURN_IF_ERROR(between("sessions_max", limits.sessions_max, 1, 65536));
+  PAGODA_RETURN_IF_ERROR(
+      between("leases_per_session_max", limits.leases_per_session_max, 1, 65536));
+  PAGODA_RETURN_IF_ERROR(
+      between("sequences_per_session_max", limits.sequences_per_session_max, 1, 65536));
+  PAGODA_RETURN_IF_ERROR(
+      between("staged_pages_per_session_max", limits.staged_pages_per_session_max, 1, 1024));
+  PAGODA_RETURN_IF_ERROR(between("models_max", limits.models_max, 1, 4096));
+  return between("encode_queue_pages_max", limits.encode_queue_pages_max, 1, 1 << 24);
+}
+
+absl::Status ValidateListen(const ServerOptions& options) {
+  const absl::StatusOr<ListenAddress> listen = ParseListenAddress(options.listen);
+  if (!listen.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("listen: ", listen.status().message()));
+  }
+  if (options.token_file.empty() && !listen->is_local()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "listen: ", options.listen,
+        " is reachable from other machines, but there is no token_file, so that everybody there "
+        "could read and write every page; set token_file, or listen on 127.0.0.1 or unix:PATH"));
+  }
+  if (options.metrics_listen == "none") return absl::OkStatus();
+  const absl::StatusOr<ListenAddress> metrics = ParseListenAddress(options.metrics_listen);
+  if (!metrics.ok() || metrics->is_unix()) {
+    return absl::InvalidArgumentError(absl::StrCat("metrics_listen: '", options.metrics_listen,
+                                                   "' is not HOST:PORT; write 127.0.0.1:7072, or "
+                                                   "none to have no metrics endpoint"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ServerOptions::Validate() const {
+  if (data_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "data_dir: is not set; give --data-dir FOLDER (it is created if absent)");
+  }
+  PAGODA_RETURN_IF_ERROR(ValidateListen(*this));
+  if (absl::Status status = host.Validate(); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("host: ", status.message()));
+  }
+  if (absl::Status status = watermarks.Validate(); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("watermarks: ", status.message()));
+  }
+  if (ssd.enabled && ssd.capacity_bytes < (int64_t{64} << 20)) {
+    return Bad("ssd.capacity", absl::StrCat(ssd.capacity_bytes),
+               "at least 64MiB, or ssd.enabled: false");
+  }
+  PAGODA_RETURN_IF_ERROR(ValidateLimits(limits));
+  if (page_tokens != 32 && page_tokens != 64 && page_tokens != 128 && page_tokens != 256) {
+    return Bad("page_tokens", absl::StrCat(page_tokens), "32, 64, 128 or 256");
+  }
+  if (encode_threads < 1 || encode_threads > 256) {
+    return Bad("encode_threads", absl::StrCat(encode_threads), "1 to 256");
+  }
+  if (heartbeat <= absl::ZeroDuration() || session_timeout < 2 * heartbeat) {
+    return Bad("session_timeout_seconds", absl::FormatDuration(session_timeout),
+               absl::StrCat("at least twice heartbeat_seconds (", absl::FormatDuration(heartbeat),
+                            "), so that one late heartbeat ends no session"));
+  }
+  if (lease < absl::Seconds(1) || lease > absl::Minutes(10)) {
+    return Bad("lease_seconds", absl::FormatDuration(lease), "1 to 600 seconds");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pagoda

@@ -1,0 +1,74 @@
+// Everything that can be set on a daemon, with defaults and the reason to change them. Read from a
+// file by config_file.h, overridden by flags in main.cc, checked once by Validate().
+//
+// Errors  INVALID_ARGUMENT names the field, its value, what is accepted and the remedy
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "storage/base/precision.h"
+#include "storage/host_tier.h"
+#include "storage/policy/watermarks.h"
+
+namespace pagoda {
+
+// Bounds that clients are told at Hello. Each is an error when exceeded, never a wait.
+struct LimitOptions {
+  uint32_t batch_pages_max = 4096;  // keys of one Lookup: 262144 tokens in pages of 64
+  int64_t control_message_bytes_max = int64_t{1} << 20;  // any message but Push and Fetch pieces
+  int64_t piece_message_bytes_max = int64_t{8} << 20;    // one PushRequest or FetchResponse
+  uint32_t sessions_max = 256;
+  uint32_t leases_per_session_max = 1024;
+  uint32_t sequences_per_session_max = 256;
+  uint32_t staged_pages_per_session_max = 16;  // push streams of one session at a time
+  uint32_t models_max = 64;                    // distinct models announced
+  uint32_t encode_queue_pages_max = 65536;     // beyond it pages wait for the next scan
+};
+
+// To which precision pages age once no window needs them exact. Lower: more pages in the same
+// memory; raw16: never encoded.
+struct LadderOptions {
+  Precision standard = Precision::kQ8;
+  std::map<std::string, Precision> models;  // by ModelSpec.model; others use `standard`
+};
+
+struct SsdSettings {
+  bool enabled = true;  // false: everything is in host memory only and gone after a restart
+  std::string path;     // empty: DATA_DIR/ssd
+  int64_t capacity_bytes = int64_t{20} << 30;
+};
+
+struct ServerOptions {
+  // Behaviour.
+  std::string listen = "127.0.0.1:7070";          // HOST:PORT or unix:PATH; port 0 takes a free one
+  std::string metrics_listen = "127.0.0.1:7072";  // HOST:PORT, or "none"
+  std::string data_dir;                           // required; created if absent
+  std::string token_file;          // empty: everybody is tenant `local`; loopback and unix only
+  std::string master_secret_file;  // empty: DATA_DIR/master.secret; shared by a fleet
+  std::string log_level = "info";
+  HostTierOptions host;
+  SsdSettings ssd;
+  policy::Watermarks watermarks;  // of both tiers
+  LadderOptions ladder;
+  LimitOptions limits;
+
+  // Performance.
+  uint32_t page_tokens = 64;  // told to clients that do not choose
+  int32_t encode_threads = 1;  // quantizing takes about 1.3 ns an element
+  absl::Duration lease = absl::Seconds(30);      // longer than the slowest fetch of one request
+  absl::Duration heartbeat = absl::Seconds(2);   // how often a client speaks at least
+  absl::Duration session_timeout = absl::Seconds(10);  // silence after which a client is dead
+
+  absl::Status Validate() const;
+
+  std::string ssd_path() const { return ssd.path.empty() ? data_dir + "/ssd" : ssd.path; }
+  std::string master_secret_path() const {
+    return master_secret_file.empty() ? data_dir + "/master.secret" : master_secret_file;
+  }
+};
+
+}  // namespace pagoda

@@ -1,0 +1,45 @@
+// One page in, the same page at a lower precision out. raw16 is encoded once; q8 becomes q4 by
+// leaving the lo planes out. Nothing is ever quantized again.
+//
+// Threads  pure functions over immutable pages.   Cost  raw16: about 1.3 ns an element; q8: a copy
+// Errors   INVALID_ARGUMENT    K or V hold NaN or infinity: such a page stays raw16
+//          RESOURCE_EXHAUSTED  no room for the new form
+//          DATA_LOSS           the page's tables are not those of our planes
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/aligned_buffer.h"
+#include "storage/host_page.h"
+#include "storage/tiered_store.h"
+
+namespace pagoda {
+
+// In the store's memory, ready for ReplaceEncoding(). REQUIRES: target q8 or q4, below the page's
+// precision.
+absl::StatusOr<StagedPage> StageAtPrecision(TieredStore& store, const HostPage& page,
+                                            Precision target);
+
+// In memory of its own, for one answer. REQUIRES: the page is raw16; target q8 or q4.
+struct EncodedCopy {
+  PageHeader header;
+  std::vector<kernels::AlignedBuffer> segments;
+};
+absl::StatusOr<std::shared_ptr<const EncodedCopy>> EncodeCopy(const HostPage& page,
+                                                              Precision target);
+
+// Which of a page's planes and segments go out: planes that pass, and of them the segments that
+// meet the layers [layer_begin, layer_end). The header lists exactly those, in their old order.
+struct Selection {
+  PageHeader header;               // offsets assigned, checksums kept
+  std::vector<uint32_t> segments;  // header.segments[i] was segment segments[i] of the page
+};
+Selection Select(const PageHeader& page, uint32_t layer_begin, uint32_t layer_end,
+                 const std::vector<PlaneEntry>& planes);
+
+// The planes a reader needs at `most`: without lo planes below q8.
+std::vector<PlaneEntry> PlanesAt(const PageHeader& page, Precision most);
+
+}  // namespace pagoda

@@ -1,0 +1,286 @@
+#include "cache-server/server.h"
+
+#include <prometheus/exposer.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "cache-server/admin_service.h"
+#include "cache-server/cache_service.h"
+#include "cache-server/data_folder.h"
+#include "cache-server/gauge_collector.h"
+#include "cache-server/grpc_listener.h"
+#include "cache-server/listen_address.h"
+#include "cache-server/master_secret.h"
+#include "cache-server/token_file.h"
+#include "cache-server/version.h"
+#include "storage/base/log.h"
+#include "storage/base/status_macros.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int kAdminThreads = 2;
+constexpr int64_t kAdminJobsMax = 16;
+constexpr int64_t kFetchEncodesMax = 8192;  // two batches of the largest Fetch
+constexpr absl::Duration kSessionGraceMax = absl::Seconds(3);
+
+TieredStoreOptions StoreOptionsOf(const ServerOptions& options) {
+  TieredStoreOptions store;
+  store.host = options.host;
+  if (options.ssd.enabled) store.ssd.path = options.ssd_path();
+  store.ssd.capacity_bytes = options.ssd.capacity_bytes;
+  store.host_marks = options.watermarks;
+  store.ssd_marks = options.watermarks;
+  store.leases.leases_per_session_max = options.limits.leases_per_session_max;
+  return store;
+}
+
+SessionRegistry::Options SessionOptionsOf(const ServerOptions& options) {
+  return {options.limits.sessions_max, options.limits.staged_pages_per_session_max,
+          options.session_timeout};
+}
+
+Encoder::Options EncoderOptionsOf(const ServerOptions& options) {
+  Encoder::Options encoder;
+  encoder.threads = options.encode_threads;
+  encoder.queue_pages_max = options.limits.encode_queue_pages_max;
+  encoder.sequences.sequences_per_session_max = options.limits.sequences_per_session_max;
+  return encoder;
+}
+
+std::vector<std::string> TenantsOf(const std::vector<TokenEntry>& tokens) {
+  std::set<std::string> tenants;
+  for (const TokenEntry& token : tokens) tenants.insert(token.tenant);
+  if (tenants.empty()) tenants.insert("local");
+  return {tenants.begin(), tenants.end()};
+}
+
+std::vector<std::string> ModelsOf(const LadderOptions& ladder) {
+  std::vector<std::string> models;
+  for (const auto& [name, precision] : ladder.models) models.push_back(name);
+  return models;
+}
+
+}  // namespace
+
+// In the order of dependence: later members use earlier ones and go first.
+struct Server::Parts {
+  Parts(const ServerOptions& given, const Clock& given_clock, std::unique_ptr<DataFolder> taken,
+        const std::vector<TokenEntry>& tokens, const std::string& secret)
+      : options(given),
+        clock(given_clock),
+        folder(std::move(taken)),
+        callers(tokens, secret),
+        metrics(TenantsOf(tokens), ModelsOf(options.ladder)),
+        models(options.ladder, options.limits.models_max, options.data_dir + "/models.json") {}
+
+  const ServerOptions options;
+  const Clock& clock;
+  const std::unique_ptr<DataFolder> folder;
+  const CallerTable callers;
+  Metrics metrics;
+  ModelRegistry models;
+  std::unique_ptr<TieredStore> store;
+  std::optional<Encoder> encoder;
+  std::optional<SessionRegistry> sessions;
+  std::optional<WorkQueue> fetch_encodes;
+  std::optional<WorkQueue> admin_jobs;
+  std::optional<ServiceContext> context;
+  std::optional<CacheService> cache_service;
+  std::optional<AdminService> admin_service;
+  GrpcListener listener;
+  std::shared_ptr<GaugeCollector> gauges;
+  std::string metrics_address = "none";
+  std::unique_ptr<prometheus::Exposer> exposer;
+  absl::Notification stop_sweeper;
+  std::thread sweeper;
+  bool shut_down = false;
+  bool save_failed = false;  // of the sweeper: logged once
+
+  absl::Status Open();
+  void MakeServices(const std::string& instance_id, uint32_t instance_tag);
+  absl::Status ExposeMetrics();
+  DaemonState State() const;
+  void Sweep();
+  absl::Status Shutdown(absl::Duration deadline);
+};
+
+absl::Status Server::Parts::Open() {
+  absl::StatusOr<std::unique_ptr<TieredStore>> opened =
+      TieredStore::Open(StoreOptionsOf(options), clock, &metrics);
+  if (!opened.ok()) {
+    return absl::Status(opened.status().code(), absl::StrCat("store: ", opened.status().message()));
+  }
+  store = *std::move(opened);
+  models.Load();
+  PAGODA_ASSIGN_OR_RETURN(const Sha256Digest random, RandomBytes32());
+  uint32_t instance_tag;
+  std::memcpy(&instance_tag, random.data() + 16, sizeof(instance_tag));
+  MakeServices(absl::BytesToHexString(
+                   absl::string_view(reinterpret_cast<const char*>(random.data()), 16)),
+               instance_tag);
+  PAGODA_RETURN_IF_ERROR(ExposeMetrics());
+  PAGODA_ASSIGN_OR_RETURN(listener, ListenGrpc(options, {&*cache_service, &*admin_service}));
+  admin_service->set_listen(listener.address);
+  listener.SetServing(true);
+  const absl::Duration period =
+      std::clamp(options.session_timeout / 8, absl::Milliseconds(20), absl::Milliseconds(500));
+  sweeper = std::thread([this, period] {
+    while (!stop_sweeper.WaitForNotificationWithTimeout(period)) Sweep();
+  });
+  return absl::OkStatus();
+}
+
+void Server::Parts::MakeServices(const std::string& instance_id, uint32_t instance_tag) {
+  encoder.emplace(EncoderOptionsOf(options), *store, models, metrics, clock);
+  sessions.emplace(SessionOptionsOf(options), clock,
+                   [this](const SessionId& id, SessionEndReason reason) {
+                     store->ReleaseSession(id.view());
+                     encoder->CloseSession(id);
+                     metrics.OnSessionEnded(reason);
+                   });
+  fetch_encodes.emplace(options.encode_threads, kFetchEncodesMax);
+  admin_jobs.emplace(kAdminThreads, kAdminJobsMax);
+  context.emplace(ServiceContext{options, clock, callers, *store, models, *sessions, *encoder,
+                                 metrics, *fetch_encodes, *admin_jobs, instance_id, instance_tag});
+  cache_service.emplace(*context);
+  admin_service.emplace(*context, [this] { listener.SetServing(false); });
+}
+
+absl::Status Server::Parts::ExposeMetrics() {
+  gauges = std::make_shared<GaugeCollector>([this] { return State(); });
+  if (options.metrics_listen == "none") return absl::OkStatus();
+  PAGODA_ASSIGN_OR_RETURN(ListenAddress address, ParseListenAddress(options.metrics_listen));
+  if (absl::Status status = CheckCanListen(address); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("metrics_listen: ", status.message()));
+  }
+  try {  // civetweb throws when it cannot listen.
+    exposer = std::make_unique<prometheus::Exposer>(address.ToString(), 2);
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat("metrics_listen: cannot listen on ",
+                                               address.ToString(), ": ", error.what()));
+  }
+  exposer->RegisterCollectable(metrics.registry());
+  exposer->RegisterCollectable(gauges);
+  address.port = static_cast<uint16_t>(exposer->GetListeningPorts().at(0));
+  metrics_address = address.ToString();
+  return absl::OkStatus();
+}
+
+DaemonState Server::Parts::State() const {
+  DaemonState state;
+  state.store = store->Stats();
+  state.marks = options.watermarks;
+  state.sessions = static_cast<int64_t>(sessions->session_count());
+  state.sequences = static_cast<int64_t>(encoder->sequence_count());
+  state.encode_queue_pages = encoder->queued_count();
+  state.draining = sessions->draining();
+  return state;
+}
+
+void Server::Parts::Sweep() {
+  sessions->EndSilent();
+  store->ExpireLeases();
+  encoder->DropEarlySequences(options.session_timeout);
+  encoder->Tick();
+  const absl::Status saved = models.SaveIfChanged();
+  if (!saved.ok() && !save_failed) {
+    LogWarning("models_not_saved", {{"cause", std::string(saved.message())}});
+  }
+  save_failed = !saved.ok();
+}
+
+absl::Status Server::Parts::Shutdown(absl::Duration deadline) {
+  if (shut_down) return absl::OkStatus();
+  shut_down = true;
+  const Clock& machine = SystemClock();  // The deadline is real time, whatever clock tests give.
+  const absl::Duration end = machine.Monotonic() + deadline;
+  const auto left = [&] { return std::max(end - machine.Monotonic(), absl::ZeroDuration()); };
+  if (listener.server != nullptr) {
+    LogInfo("stopping", {{"sessions", absl::StrCat(sessions->session_count())}});
+    listener.SetServing(false);
+    sessions->StartDraining();
+    sessions->AwaitNone(std::min(deadline / 4, kSessionGraceMax));
+    sessions->EndAll(SessionEndReason::kShutdown);
+    listener.server->Shutdown(std::chrono::system_clock::now() +
+                              absl::ToChronoMilliseconds(std::min(left() / 4, kSessionGraceMax)));
+  }
+  stop_sweeper.Notify();
+  if (sweeper.joinable()) sweeper.join();
+  exposer.reset();
+  if (fetch_encodes.has_value()) fetch_encodes->Stop();
+  if (admin_jobs.has_value()) admin_jobs->Stop();
+  absl::Status status;
+  if (encoder.has_value()) {
+    // Pages whose windows just closed shrink before they are written.
+    encoder->AwaitIdle(left() / 2);
+    encoder->Stop();
+  }
+  if (store != nullptr) status = store->Shutdown(left());
+  status.Update(models.SaveIfChanged());
+  if (!status.ok()) LogWarning("stopped", {{"cause", std::string(status.message())}});
+  return status;
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
+                                                      const Clock& clock) {
+  PAGODA_RETURN_IF_ERROR(options.Validate());
+  std::vector<TokenEntry> tokens;
+  if (!options.token_file.empty()) {
+    PAGODA_ASSIGN_OR_RETURN(tokens, ReadTokenFile(options.token_file));
+  }
+  PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<DataFolder> folder, DataFolder::Take(options.data_dir));
+  const absl::StatusOr<std::string> secret =
+      options.master_secret_file.empty() ? ReadOrMakeMasterSecret(options.master_secret_path())
+                                         : ReadMasterSecret(options.master_secret_path());
+  PAGODA_RETURN_IF_ERROR(secret.status());
+  auto parts = std::make_unique<Parts>(options, clock, std::move(folder), tokens, *secret);
+  // From here on the destructor undoes whatever was begun.
+  std::unique_ptr<Server> server(new Server(std::move(parts)));
+  PAGODA_RETURN_IF_ERROR(server->parts_->Open());
+  const Parts& open = *server->parts_;
+  LogInfo("serving", {{"version", kVersion},
+                      {"listen", open.listener.address},
+                      {"metrics", open.metrics_address},
+                      {"data_dir", options.data_dir},
+                      {"pages", absl::StrCat(open.store->Stats().page_count)},
+                      {"ssd", open.store->has_ssd() ? "on" : "off"},
+                      {"hbm", "off"},
+                      {"tokens", absl::StrCat(tokens.size())}});
+  return server;
+}
+
+Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Server::~Server() { (void)parts_->Shutdown(absl::Seconds(5)); }
+
+const std::string& Server::address() const { return parts_->listener.address; }
+int Server::port() const { return parts_->listener.port; }
+const std::string& Server::metrics_address() const { return parts_->metrics_address; }
+
+std::string Server::MetricsText() const {
+  std::vector<prometheus::MetricFamily> families = parts_->metrics.registry()->Collect();
+  for (prometheus::MetricFamily& family : parts_->gauges->Collect()) {
+    families.push_back(std::move(family));
+  }
+  std::ostringstream text;
+  prometheus::TextSerializer().Serialize(text, families);
+  return text.str();
+}
+
+void Server::Sweep() { parts_->Sweep(); }
+
+bool Server::AwaitEncoded(absl::Duration timeout) { return parts_->encoder->AwaitIdle(timeout); }
+
+absl::Status Server::Shutdown(absl::Duration deadline) { return parts_->Shutdown(deadline); }
+
+}  // namespace pagoda
