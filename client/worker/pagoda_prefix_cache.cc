@@ -49,6 +49,7 @@ PrefixHit PagodaPrefixCache::Load(absl::Span<const uint32_t> prompt_ids, KvSeque
         absl::StrCat("the daemon offers no scope ", ScopeName(scope_), " to this caller")));
     return {};
   }
+  announced_tokens_ = static_cast<int64_t>(prompt_ids.size());
   sequence_id_ = client_.OpenSequence(prompt_ids.size(),
                                       static_cast<uint32_t>(sequence.options().window_tokens),
                                       sequence.options().precision);
@@ -188,7 +189,10 @@ bool PagodaPrefixCache::FetchEncoded(const KvSequence& sequence, int64_t page_in
 }
 
 void PagodaPrefixCache::Advance(int64_t token_count) {
-  if (info_.has_value()) client_.AdvanceSequence(sequence_id_, token_count);
+  // The daemon knows the prompt's length from the start: its pages may age while it is computed.
+  if (!info_.has_value() || token_count <= announced_tokens_) return;
+  announced_tokens_ = token_count;
+  client_.AdvanceSequence(sequence_id_, static_cast<uint64_t>(token_count));
 }
 
 void PagodaPrefixCache::Finish() {
