@@ -22,22 +22,11 @@ template <int kHeads, int kVectors, bool kBoth>
 HWY_INLINE void DotOctet(const VU (&hi)[kVectors], const VU (&lo)[kVectors],
                          const float* const (&q)[kHeads], int32_t channel,
                          VF (&acc)[kHeads][kVectors]) {
-  MergedWords merged[kVectors];
-  if constexpr (kBoth) {
-    PAGODA_UNROLL
-    for (int v = 0; v < kVectors; ++v) merged[v] = MergeWords(hi[v], lo[v]);
-  }
   PAGODA_UNROLL
   for (int i = 0; i < kOctet; ++i) {
     VF u[kVectors];
     PAGODA_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      if constexpr (kBoth) {
-        u[v] = ByteOf(merged[v], i);
-      } else {
-        u[v] = NibbleOf(hi[v], i);
-      }
-    }
+    for (int v = 0; v < kVectors; ++v) u[v] = OctetWords<kBoth>(hi[v], lo[v])[i];
     PAGODA_UNROLL
     for (int h = 0; h < kHeads; ++h) {
       const VF query = hn::Set(DF(), q[h][channel + i]);

@@ -193,8 +193,13 @@ void AttendCodes(HeadState* heads, int32_t head_count, const PageTile& tile, con
 }
 
 void StartHead(const float* q, float scale, const RunArgs& run, HeadState& head) {
-  head = HeadState{};
+  // Weights need no start value: what a step reads, it has written or masks.
+  for (float* channels : {head.q_rotated, head.o_rotated}) std::fill_n(channels, kHeadDimMax, 0.0f);
+  for (float* half : {head.o_even, head.o_odd}) std::fill_n(half, kHeadDimMax / 2, 0.0f);
+  std::fill_n(head.q_sum, ChannelGroups::kCountMax, 0.0f);
+  std::fill_n(head.bias, ChannelGroups::kCountMax, 0.0f);
   head.max = kNoMax;
+  head.sum = 0;
   for (int32_t c = 0; c < run.head_dim; ++c) {
     head.q_rotated[c] = q[c] * scale;
     (c % 2 == 0 ? head.q_even : head.q_odd)[c / 2] = head.q_rotated[c];

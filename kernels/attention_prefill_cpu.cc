@@ -105,11 +105,12 @@ void ConvertKeyCodes(const PageTile& tile, int32_t head_dim, int32_t page_tokens
       for (int32_t o = groups.begin[g] / kOctet; o < groups.begin[g + 1] / kOctet; ++o) {
         const int64_t at = tile_words + o * kTileTokens + in_tile;
         const VU hi = hn::Load(du, tile.k_hi + at);
-        const MergedWords merged = MergeWords(hi, both ? hn::Load(du, tile.k_lo + at) : hi);
+        const ElementBytes bytes =
+            both ? MergeWords(hi, hn::Load(du, tile.k_lo + at)) : SplitWords(hi);
         PAGODA_UNROLL
         for (int i = 0; i < kOctet; ++i) {
           const int32_t c = o * kOctet + i;
-          const VF u = both ? ByteOf(merged, i) : NibbleOf(hi, i);
+          const VF u = ElementOf(bytes, i);
           const VF mean = hn::Set(d, FloatFromFp16(tile.k_hi_params[c]));
           hn::Store(hn::MulAdd(hn::Sub(u, centre), a, mean), d, k + c * kBlockTokens + t);
         }
@@ -138,11 +139,12 @@ void ConvertValueCodes(const PageTile& tile, int32_t head_dim, int32_t page_toke
       while (g + 1 < groups.count && c >= groups.begin[g + 1]) ++g;
       const int64_t at = octet_words + int64_t{c / 32} * 128 + c % 32;
       const VU hi = hn::Load(du, tile.v_hi + at);
-      const MergedWords merged = MergeWords(hi, both ? hn::Load(du, tile.v_lo + at) : hi);
+      const ElementBytes bytes =
+          both ? MergeWords(hi, hn::Load(du, tile.v_lo + at)) : SplitWords(hi);
       const uint16_t* a = scales + int64_t{g} * page_tokens + first + t;
       PAGODA_UNROLL
       for (int i = 0; i < kOctet; ++i) {
-        const VF u = both ? ByteOf(merged, i) : NibbleOf(hi, i);
+        const VF u = ElementOf(bytes, i);
         const VF scale = hn::Set(d, FloatFromFp16(a[i]) * factor);
         hn::Store(hn::Mul(hn::Sub(u, centre), scale), d, v + (t + i) * v_dim + c);
       }

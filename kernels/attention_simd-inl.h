@@ -87,28 +87,75 @@ HWY_INLINE VF LoadFp16(const uint16_t* words) {
 #endif
 }
 
-// Element i (of eight) of the words of one plane: a nibble, 0 to 15.
-HWY_INLINE VF NibbleOf(VU words, int i) {
-  const VU shifted = hn::ShiftRightSame(words, i % 4 * 8 + i / 4 * 4);
-  return hn::ConvertTo(DF(), hn::BitCast(DI(), hn::And(shifted, hn::Set(DU(), 15))));
-}
-
-// Words of hi and lo as 8-bit codes: elements 0 to 3, then 4 to 7, one a byte.
-struct MergedWords {
+// Eight elements, one a byte: elements 0 to 3 of the words, then 4 to 7.
+struct ElementBytes {
   VU first;
   VU second;
 };
-HWY_INLINE MergedWords MergeWords(VU hi, VU lo) {
+
+// Nibbles of one plane, 0 to 15.
+HWY_INLINE ElementBytes SplitWords(VU hi) {
+  const VU low = hn::Set(DU(), 0x0f0f0f0f);
+  return {hn::And(hi, low), hn::And(hn::ShiftRight<4>(hi), low)};
+}
+
+// Words of hi and lo as 8-bit codes.
+HWY_INLINE ElementBytes MergeWords(VU hi, VU lo) {
   const DU d;
   const VU low = hn::Set(d, 0x0f0f0f0f);
   const VU high = hn::Set(d, 0xf0f0f0f0);
   return {hn::Or(hn::And(lo, low), hn::And(hn::ShiftLeft<4>(hi), high)),
           hn::Or(hn::And(hn::ShiftRight<4>(lo), low), hn::And(hi, high))};
 }
-HWY_INLINE VF ByteOf(const MergedWords& words, int i) {
-  const VU shifted = hn::ShiftRightSame(i < 4 ? words.first : words.second, i % 4 * 8);
-  return hn::ConvertTo(DF(), hn::BitCast(DI(), hn::And(shifted, hn::Set(DU(), 255))));
+
+// Byte i % 4 of each lane, widened: one shuffle where the target has it.
+HWY_INLINE VF ElementOf(const ElementBytes& bytes, int i) {
+  const VU words = i < 4 ? bytes.first : bytes.second;
+#if HWY_TARGET == HWY_SCALAR
+  const VU element = hn::And(hn::ShiftRightSame(words, i % 4 * 8), hn::Set(DU(), 255));
+#else
+  static constexpr uint8_t kZero = 0x80;
+  alignas(16) static constexpr uint8_t kTake[4][16] = {
+      {0, kZero, kZero, kZero, 4, kZero, kZero, kZero, 8, kZero, kZero, kZero, 12, kZero, kZero,
+       kZero},
+      {1, kZero, kZero, kZero, 5, kZero, kZero, kZero, 9, kZero, kZero, kZero, 13, kZero, kZero,
+       kZero},
+      {2, kZero, kZero, kZero, 6, kZero, kZero, kZero, 10, kZero, kZero, kZero, 14, kZero, kZero,
+       kZero},
+      {3, kZero, kZero, kZero, 7, kZero, kZero, kZero, 11, kZero, kZero, kZero, 15, kZero, kZero,
+       kZero}};
+  const hn::Repartition<uint8_t, DU> d8;
+  const auto take = hn::LoadDup128(d8, kTake[i % 4]);
+  const VU element = hn::BitCast(DU(), hn::TableLookupBytesOr0(hn::BitCast(d8, words), take));
+#endif
+  return hn::ConvertTo(DF(), hn::BitCast(DI(), element));
 }
+
+// The eight elements of a word of hi (and of lo): `words` yields element i as a float.
+template <bool kBoth>
+struct OctetWords {
+  HWY_INLINE OctetWords(VU hi, VU lo)
+#if HWY_TARGET == HWY_AVX3
+      : bytes(kBoth ? MergeWords(hi, lo) : ElementBytes{hi, hi}){}
+#else
+      : bytes(kBoth ? MergeWords(hi, lo) : SplitWords(hi)) {
+  }
+#endif
+        HWY_INLINE VF
+        operator[](int i) const {
+#if HWY_TARGET == HWY_AVX3
+    // vpermps looks at four bits of each lane: a table of 0 to 15 needs neither mask nor
+    // conversion. Highway's TableLookupLanes has the instruction, but in debug builds refuses the
+    // other bits.
+    if constexpr (!kBoth) {
+      const VU shifted = hn::ShiftRightSame(bytes.first, i % 4 * 8 + i / 4 * 4);
+      return VF{_mm512_permutexvar_ps(shifted.raw, hn::Iota(DF(), 0).raw)};
+    }
+#endif
+    return ElementOf(bytes, i);
+  }
+  ElementBytes bytes;
+};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace pagoda::kernels

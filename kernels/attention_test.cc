@@ -27,6 +27,34 @@ struct Case {
   int32_t last_tokens;           // valid in the last page, when raw16
 };
 
+// max over tokens of ||k|| + ||mu||, and max |v|: what the bound is made of.
+struct Magnitudes {
+  double k = 0;
+  double v = 0;
+};
+Magnitudes MagnitudesOf(const std::vector<PageTile>& tiles, const PageShape& shape) {
+  Magnitudes m;
+  const int32_t dim = shape.head_dim;
+  for (const PageTile& tile : tiles) {
+    std::vector<double> k(static_cast<size_t>(tile.token_count * dim));
+    std::vector<double> v(k.size());
+    PAGODA_EXPECT_OK(DecodeTileRef(tile, shape, k.data(), v.data()));
+    double mu = 0;
+    for (int32_t c = 0; tile.k_hi_params != nullptr && c < dim; ++c) {
+      mu += std::pow(FloatFromFp16(tile.k_hi_params[c]), 2);
+    }
+    for (int32_t t = 0; t < tile.token_count; ++t) {
+      double norm = 0;
+      for (int32_t c = 0; c < dim; ++c) {
+        norm += std::pow(k[t * dim + c], 2);
+        m.v = std::max(m.v, std::fabs(v[t * dim + c]));
+      }
+      m.k = std::max(m.k, std::sqrt(norm) + std::sqrt(mu));
+    }
+  }
+  return m;
+}
+
 // A sequence's pages and the queries that follow it; owns all memory.
 struct Sequence {
   explicit Sequence(const Case& c, uint32_t seed) : shape{1, 1, c.head_dim, c.page_tokens} {
@@ -42,12 +70,14 @@ struct Sequence {
       tiles.back().token_count = c.last_tokens;
     }
     for (const PageTile& tile : tiles) token_count += tile.token_count;
+    magnitudes = MagnitudesOf(tiles, shape);
   }
 
   PageShape shape;
   std::vector<TestPage> pages;
   std::vector<PageTile> tiles;
   int64_t token_count = 0;
+  Magnitudes magnitudes;
 };
 
 struct Output {
@@ -98,34 +128,6 @@ Output Attend(AttentionParams p, Twin twin) {
   return output;
 }
 
-// max over tokens of ||k|| + ||mu||, and max |v|: what the bound is made of.
-struct Magnitudes {
-  double k = 0;
-  double v = 0;
-};
-Magnitudes MagnitudesOf(const Sequence& s) {
-  Magnitudes m;
-  const int32_t dim = s.shape.head_dim;
-  for (const PageTile& tile : s.tiles) {
-    std::vector<double> k(static_cast<size_t>(tile.token_count * dim));
-    std::vector<double> v(k.size());
-    PAGODA_EXPECT_OK(DecodeTileRef(tile, s.shape, k.data(), v.data()));
-    double mu = 0;
-    for (int32_t c = 0; tile.k_hi_params != nullptr && c < dim; ++c) {
-      mu += std::pow(FloatFromFp16(tile.k_hi_params[c]), 2);
-    }
-    for (int32_t t = 0; t < tile.token_count; ++t) {
-      double norm = 0;
-      for (int32_t c = 0; c < dim; ++c) {
-        norm += std::pow(k[t * dim + c], 2);
-        m.v = std::max(m.v, std::fabs(v[t * dim + c]));
-      }
-      m.k = std::max(m.k, std::sqrt(norm) + std::sqrt(mu));
-    }
-  }
-  return m;
-}
-
 double NormMax(const Queries& q, int32_t head_dim) {
   double greatest = 0;
   for (int32_t i = 0; i < q.count; ++i) {
@@ -141,7 +143,7 @@ double NormMax(const Queries& q, int32_t head_dim) {
 // Largest share of the bound that was used, for out and lse2.
 double ExpectWithinBound(const Sequence& s, const Queries& q, const AttentionParams& p,
                          const Output& cpu, const Output& ref) {
-  const Magnitudes m = MagnitudesOf(s);
+  const Magnitudes& m = s.magnitudes;
   const double scale = p.softmax_scale * std::log2(std::exp(1.0));
   const double logit = 0x1p-24 * scale * (2 * p.head_dim + 320) * NormMax(q, p.head_dim) * m.k;
   const double n = static_cast<double>(s.token_count);
@@ -181,7 +183,7 @@ const std::vector<Case> kCases = {
     {80, 32, 2, {kQ4, kQ8, kRaw}, 31},
     {96, 64, 5, {kQ8, kQ4, kRaw}, 2},
     {256, 64, 6, {kQ4, kQ8, kRaw}, 9},
-    {256, 256, 1, {kQ8, kRaw}, 255},
+    {128, 256, 1, {kQ8, kRaw}, 255},
     {16, 32, 7, {kQ4, kQ8, kRaw}, 6},
     {24, 32, 3, {kQ4, kQ8, kRaw}, 8},
     {120, 32, 2, {kQ4, kQ8, kRaw}, 7},
@@ -208,7 +210,7 @@ TEST(AttentionTest, EveryTargetIsWithinTheBoundOfTheReference) {
     }
   }
   RecordProperty("bound_used_permille", static_cast<int>(used * 1000));
-  EXPECT_LT(used, 0.5);  // a worst-case bound that is nearly used up would be a fault
+  EXPECT_LT(used, 0.01);  // worst cases are rare: a result that comes near one has a fault
 }
 
 // With one value of V everywhere, softmax weights must sum to one exactly enough.
@@ -236,7 +238,7 @@ TEST(AttentionTest, RowsDoNotDependOnTheOtherRowsOfTheCall) {
     ForEachTarget([&] {
       const Output all = Attend(p, Twin::kCpu);
       for (const int32_t part : {2, 7, 33}) {
-        for (int32_t begin = 0; begin + part <= query_count; begin += part) {
+        for (int32_t begin = 0; begin + part <= query_count; begin += 2 * part) {
           AttentionParams few = p;
           few.q = p.q + begin * p.q_stride;
           few.query_count = part;
@@ -326,6 +328,7 @@ TEST(AttentionTest, LoOfOneTensorAloneIsUsed) {
   s.tiles[0].precision = kQ4;
   s.tiles[0].v_lo = nullptr;
   s.tiles[0].v_lo_params = nullptr;
+  s.magnitudes = MagnitudesOf(s.tiles, s.shape);
   const Queries q(4, 3, 64, 91);
   const AttentionParams p = ParamsOf(s, q, 3, 80);
   const Output ref = Attend(p, Twin::kRef);
@@ -355,6 +358,7 @@ TEST(AttentionTest, RowsPastTheTokenCountAreNeverRead) {
     Sequence s({64, 64, 3, {}, 0}, 0);
     s.tiles = {tile};
     s.token_count = tokens;
+    s.magnitudes = MagnitudesOf(s.tiles, s.shape);
     for (const int32_t query_count : {1, 5}) {
       const Queries q(query_count, 3, 64, 95);
       const AttentionParams p = ParamsOf(s, q, 3, 62);
