@@ -11,7 +11,7 @@
 namespace pagoda {
 
 struct SsdFolder {
-  bool direct_io = false;  // the file system takes O_DIRECT (tmpfs, for one, does not)
+  bool direct_io = false;  // the file system takes O_DIRECT (tmpfs does since Linux 6.6)
 };
 
 // Creates the folder if it is absent. Leaves no file behind.
