@@ -1,12 +1,18 @@
 // Fuzz target: arbitrary bytes as a page from the wire. Whatever the header says, a view of it
 // refuses or points inside the given bytes; AddressSanitizer sees the rest, as every part of every
 // tile is read.
+// Method: the input as it is; then as edits of a sound header, with the checksum put right: the
+// first bytes choose shape and precision, each three after them one byte to change.
+#include <sanitizer/asan_interface.h>
+
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "kernels/aligned_buffer.h"
 #include "kernels/page_view.h"
 #include "storage/base/check.h"
+#include "storage/base/testing/mended_header.h"
 
 namespace pagoda::kernels {
 namespace {
@@ -37,18 +43,22 @@ uint64_t ReadTile(const PageTile& tile, const PageShape& shape) {
 void ReadPage(ByteSpan page) {
   const auto header = DecodePageHeader(page);
   if (!header.ok()) return;
-  // Each segment in memory of its own length, so that one byte too many is seen.
+  // Each segment in memory of its own length, so that one byte too many is seen; what the input
+  // lacks is zero.
+  constexpr uint32_t kSegmentBytesMax = 1 << 20;
   std::vector<AlignedBuffer> memory;
   std::vector<ByteSpan> spans;
   for (const SegmentEntry& segment : header->segments) {
-    const bool here =
-        segment.offset <= page.size() && segment.length <= page.size() - segment.offset;
-    memory.emplace_back(here ? segment.length : 0);
-    if (here) {
-      const ByteSpan source = page.subspan(segment.offset, segment.length);
-      std::copy(source.begin(), source.end(), memory.back().data());
+    AlignedBuffer bytes(segment.length <= kSegmentBytesMax ? segment.length : 0);
+    std::fill_n(bytes.data(), bytes.size(), std::byte{0});
+    if (segment.offset < page.size()) {
+      const ByteSpan source = page.subspan(segment.offset);
+      std::copy_n(source.begin(), std::min<int64_t>(bytes.size(), source.size()), bytes.data());
     }
-    spans.push_back(memory.back().span());
+    ASAN_POISON_MEMORY_REGION(bytes.data() + bytes.size(),
+                              AlignUp(bytes.size(), AlignedBuffer::kAlignBytes) - bytes.size());
+    spans.push_back(bytes.span());
+    memory.push_back(std::move(bytes));
   }
   const PageShape shape = ShapeOf(*header);
   for (const Precision at_most : {Precision::kRaw16, Precision::kQ8, Precision::kQ4}) {
@@ -65,6 +75,28 @@ void ReadPage(ByteSpan page) {
   }
 }
 
+std::string EditedHeader(const uint8_t* data, size_t size) {
+  PageHeader header;
+  const PageShape shape{1 + data[0] % 4, 1 + data[1] % 3, 16 + data[2] % 8 * 8, 32 << data[3] % 2};
+  header.record.head_count = static_cast<uint16_t>(shape.head_count);
+  header.layer_count = static_cast<uint16_t>(shape.layer_count);
+  header.head_dim = static_cast<uint16_t>(shape.head_dim);
+  header.page_tokens = static_cast<uint32_t>(shape.page_tokens);
+  constexpr Precision kPrecisions[] = {Precision::kRaw16, Precision::kQ8, Precision::kQ4};
+  const Precision precision = kPrecisions[data[4] % 3];
+  if (precision != Precision::kRaw16) {
+    header.rotation = Rotation::kHadamardV1;
+    header.recipe = CodeRecipe::kEmbedded8;
+  }
+  AppendPlanes(precision, shape, header);
+  std::string bytes = EncodePageHeader(header);
+  for (size_t i = 5; i + 3 <= size; i += 3) {
+    const size_t offset = (data[i] | data[i + 1] << 8) % bytes.size();
+    bytes[offset] = static_cast<char>(data[i + 2]);
+  }
+  return MendedHeader(std::move(bytes));
+}
+
 }  // namespace
 }  // namespace pagoda::kernels
 
@@ -72,5 +104,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using pagoda::ByteSpan;
   const ByteSpan input(reinterpret_cast<const std::byte*>(data), size);
   pagoda::kernels::ReadPage(input);
+  if (size < 5) return 0;
+  pagoda::kernels::ReadPage(pagoda::AsBytes(pagoda::kernels::EditedHeader(data, size)));
   return 0;
 }
