@@ -4,7 +4,7 @@
 // Shapes     a row is dims[0] elements, whole blocks; rows follow one another without gaps
 // Threads    pure functions: any thread, disjoint targets
 // Source     ggml-quants.c, dequantize_row_*; golden values in tests/golden
-// Cost       one pass; 135 M weights of Q4_1 and Q8_0 in 0.3 to 0.5 s on one core shared with others
+// Cost       one pass; 135 M weights of Q4_1 and Q8_0 in 0.3 to 0.5 s on one shared core
 #pragma once
 
 #include <cstdint>
