@@ -77,16 +77,14 @@ bool Directory::IsAncestor(EntryId ancestor, EntryId id) const {
 }
 
 absl::StatusOr<EntryId> Directory::Enliven(const DirectoryRecord& record, absl::Duration now) {
-  PAGODA_ASSIGN_OR_RETURN(
-      const uint16_t scope,
-      Intern(scope_index_, scopes_, record.scope,
-             ScopeStats{record.scope, record.scope_kind, 0, 0, 0}, "scopes"));
+  PAGODA_ASSIGN_OR_RETURN(const uint16_t scope,
+                          Intern(scope_index_, scopes_, record.scope,
+                                 ScopeStats{record.scope, record.scope_kind, 0, 0, 0}, "scopes"));
   PAGODA_ASSIGN_OR_RETURN(
       const uint16_t identity,
       Intern(identity_index_, identities_, record.identity, record.identity, "identities"));
-  PAGODA_ASSIGN_OR_RETURN(
-      const uint16_t pusher,
-      Intern(pusher_index_, pushers_, record.pusher, record.pusher, "pushers"));
+  PAGODA_ASSIGN_OR_RETURN(const uint16_t pusher,
+                          Intern(pusher_index_, pushers_, record.pusher, record.pusher, "pushers"));
   const EntryId id = TakeSlot(record.record);
   PAGODA_CHECK(!slots_[id].alive());
   EntryId parent = kNoEntry;

@@ -116,10 +116,9 @@ absl::StatusOr<DirectoryRecord> DecodeDirectoryRecord(const RecordKey& key, Byte
   r.precision = in.Get<Precision>();
   r.fidelity = in.Get<Precision>();
   const auto kind = static_cast<uint8_t>(r.scope_kind);
-  const bool fields_ok = kind >= 1 && kind <= 3 && r.bytes > 0 &&
-                         IsKnownPrecision(static_cast<uint8_t>(r.fidelity)) &&
-                         (r.precision == Precision::kNone ||
-                          IsKnownPrecision(static_cast<uint8_t>(r.precision)));
+  const bool fields_ok =
+      kind >= 1 && kind <= 3 && r.bytes > 0 && IsKnownPrecision(static_cast<uint8_t>(r.fidelity)) &&
+      (r.precision == Precision::kNone || IsKnownPrecision(static_cast<uint8_t>(r.precision)));
   if (in.failed() || !fields_ok) {
     return absl::DataLossError("directory record: a field is out of its range");
   }

@@ -120,8 +120,7 @@ TEST_F(DirectoryTest, SubtreesComeLeavesFirst) {
   std::vector<EntryId> ids;
   for (const TestPage& page : chain) ids.push_back(AddHost(page));
   AddHost(chain[0].Child(99));
-  const std::vector<EntryId> found =
-      directory_.Subtrees([&](EntryId id) { return id == ids[2]; });
+  const std::vector<EntryId> found = directory_.Subtrees([&](EntryId id) { return id == ids[2]; });
   EXPECT_EQ(found, std::vector<EntryId>({ids[4], ids[3], ids[2]}));
 }
 

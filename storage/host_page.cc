@@ -117,8 +117,9 @@ absl::Status StagedPage::VerifyChecksums() const {
   for (size_t i = 0; i < segments_.size(); ++i) {
     const uint32_t crc = Crc32c(segment(i));
     if (crc != header_.segments[i].crc32c) {
-      return absl::DataLossError(absl::StrFormat("page: segment %d has checksum %08x, header says %08x",
-                                                 i, crc, header_.segments[i].crc32c));
+      return absl::DataLossError(
+          absl::StrFormat("page: segment %d has checksum %08x, header says %08x", i, crc,
+                          header_.segments[i].crc32c));
     }
   }
   return absl::OkStatus();

@@ -182,10 +182,10 @@ void HostTier::CutChunk(uint32_t index, const ClassKey& key) {
 }
 
 absl::Status HostTier::Exhausted(int64_t asked_bytes) const {
-  return absl::ResourceExhaustedError(absl::StrFormat(
-      "host tier: asked %d bytes; %d of %d free, %d of it in empty chunks", asked_bytes,
-      capacity_bytes_ - usage_.used_bytes, capacity_bytes_,
-      static_cast<int64_t>(free_chunks_.size()) * chunk_bytes_));
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("host tier: asked %d bytes; %d of %d free, %d of it in empty chunks",
+                      asked_bytes, capacity_bytes_ - usage_.used_bytes, capacity_bytes_,
+                      static_cast<int64_t>(free_chunks_.size()) * chunk_bytes_));
 }
 
 absl::StatusOr<Slab> HostTier::Allocate(const ScopeId& scope, int64_t bytes) {

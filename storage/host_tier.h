@@ -1,8 +1,9 @@
 // Host memory for pages: one budget taken at start, cut in chunks, chunks cut in slabs. It hands
 // out slabs and counts them; which page lies where is the store's business.
 //
-//   budget = chunk | chunk | ...        chunk: one sealed memfd, mapped once, of one scope at a time
-//   chunk  = slab | slab | ... | rest   slabs of one size class (any multiple of 4096, on demand)
+//   budget = chunk | chunk | ...        chunk: one sealed memfd, mapped once, of one scope at a
+//   time chunk  = slab | slab | ... | rest   slabs of one size class (any multiple of 4096, on
+//   demand)
 //
 // A worker may map the chunks of the scopes it may read, so a chunk never holds two scopes: before
 // another scope gets it, it is replaced by a fresh memfd. Maps that others hold of the old one
@@ -34,7 +35,7 @@
 namespace pagoda {
 
 struct HostTierOptions {
-  int64_t capacity_bytes = int64_t{1} << 30;  // rounded down to whole chunks; at least one chunk
+  int64_t capacity_bytes = int64_t{1} << 30;    // rounded down to whole chunks; at least one chunk
   int64_t chunk_bytes_max = int64_t{64} << 20;  // a power of two; also the largest segment
   absl::Status Validate() const;
   // The chunk size used: the largest power of two that gives 16 chunks, within [1 MiB, max].
@@ -114,8 +115,8 @@ class HostTier {
   };
   struct Chunk {
     Mapping mapping;
-    bool touched = false;  // some scope has owned this memfd
-    ScopeId scope;         // of the last owner while touched
+    bool touched = false;    // some scope has owned this memfd
+    ScopeId scope;           // of the last owner while touched
     int64_t slab_bytes = 0;  // 0: the chunk is free
     uint32_t slot_count = 0;
     std::vector<uint32_t> free_slots;  // a stack

@@ -39,8 +39,8 @@ absl::StatusOr<LeaseId> LeaseTable::Grant(Lease lease, absl::Duration now, absl:
     if (old != session->second.by_request.end()) {
       Lease& kept = leases_.at(old->second);
       by_expiry_.erase({kept.expires, kept.id});
-      page_count_ += static_cast<int64_t>(lease.pages.size()) -
-                     static_cast<int64_t>(kept.pages.size());
+      page_count_ +=
+          static_cast<int64_t>(lease.pages.size()) - static_cast<int64_t>(kept.pages.size());
       MoveTo(kept.pages, released);
       lease.id = kept.id;
       kept = std::move(lease);

@@ -30,8 +30,8 @@ rocksdb::Slice SliceOf(ByteSpan bytes) { return SliceOf(AsText(bytes)); }
 
 // Big-endian, so that a page's values lie in the order of its segments, the header last.
 std::string PlaneKey(absl::string_view record_key, uint16_t index) {
-  return absl::StrCat(
-      record_key, std::string{static_cast<char>(index >> 8), static_cast<char>(index & 0xff)});
+  return absl::StrCat(record_key,
+                      std::string{static_cast<char>(index >> 8), static_cast<char>(index & 0xff)});
 }
 
 rocksdb::WriteOptions NoLog() {
@@ -70,7 +70,7 @@ IntegrityKind IntegrityKindOf(const absl::Status& status) {
   return static_cast<IntegrityKind>(std::string(*payload)[0]);
 }
 
-// ---- Opening and closing -------------------------------------------------------------------------
+// ---- Opening and closing ------------------------------------------------------------------------
 
 absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Open(const SsdOptions& options) {
   PAGODA_RETURN_IF_ERROR(options.Validate());
@@ -99,9 +99,8 @@ SsdTier::SsdTier(const SsdOptions& options, bool direct_io)
 absl::Status SsdTier::OpenDb() {
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status status =
-      rocksdb::DB::Open(SsdDbOptions(options_, direct_io_), options_.path, SsdFamilies(options_),
-                        &handles, &db);
+  const rocksdb::Status status = rocksdb::DB::Open(
+      SsdDbOptions(options_, direct_io_), options_.path, SsdFamilies(options_), &handles, &db);
   const std::string doing = absl::StrCat("open ", options_.path);
   if (status.IsInvalidArgument()) {
     return absl::FailedPreconditionError(
@@ -211,14 +210,13 @@ void SsdTier::FlushLoop() {
 
 absl::Status SsdTier::Flush() {
   const int64_t count = unflushed_count_.load(std::memory_order_relaxed);
-  const rocksdb::Status status =
-      db_->Flush(rocksdb::FlushOptions(), {default_, meta_, planes_});
+  const rocksdb::Status status = db_->Flush(rocksdb::FlushOptions(), {default_, meta_, planes_});
   PAGODA_RETURN_IF_ERROR(FromRocksDb(status, absl::StrCat("flush ", options_.path)));
   unflushed_count_.fetch_sub(count, std::memory_order_relaxed);
   return absl::OkStatus();
 }
 
-// ---- Changing ------------------------------------------------------------------------------------
+// ---- Changing -----------------------------------------------------------------------------------
 
 absl::StatusOr<DirectoryRecord> SsdTier::ReadRecord(const RecordKey& key,
                                                     const rocksdb::Snapshot* snapshot) const {
@@ -228,8 +226,7 @@ absl::StatusOr<DirectoryRecord> SsdTier::ReadRecord(const RecordKey& key,
   const rocksdb::Status status = db_->Get(options, meta_, key.Encode(), &value);
   if (status.IsNotFound()) return absl::NotFoundError("ssd: no such page");
   if (!status.ok()) return Marked(FromRocksDb(status, "read record"), IntegrityKind::kRecord);
-  auto record =
-      DecodeDirectoryRecord(key, AsBytes(absl::string_view(value.data(), value.size())));
+  auto record = DecodeDirectoryRecord(key, AsBytes(absl::string_view(value.data(), value.size())));
   if (!record.ok()) return Broken(IntegrityKind::kRecord, record.status().message());
   return record;
 }
@@ -261,8 +258,7 @@ absl::Status SsdTier::Put(const SsdPageWrite& page) {
   if (status.ok()) status = batch.Put(meta_, key, EncodeDirectoryRecord(page.record));
   if (status.ok()) status = db_->Write(NoLog(), &batch);
   PAGODA_RETURN_IF_ERROR(FromRocksDb(status, absl::StrCat("write page to ", options_.path)));
-  used_bytes_.fetch_add(page.record.bytes - (replaces ? old->bytes : 0),
-                        std::memory_order_relaxed);
+  used_bytes_.fetch_add(page.record.bytes - (replaces ? old->bytes : 0), std::memory_order_relaxed);
   page_count_.fetch_add(replaces ? 0 : 1, std::memory_order_relaxed);
   unflushed_count_.fetch_add(1, std::memory_order_relaxed);
   return absl::OkStatus();
@@ -302,7 +298,7 @@ absl::Status SsdTier::DeleteDamaged(absl::string_view encoded_key) {
   return absl::OkStatus();
 }
 
-// ---- Reading -------------------------------------------------------------------------------------
+// ---- Reading ------------------------------------------------------------------------------------
 
 SsdTier::Reader::Reader(Reader&& other) noexcept
     : tier_(other.tier_),
@@ -343,8 +339,7 @@ absl::Status SsdTier::Reader::ReadSegment(uint32_t index, MutableByteSpan target
   PAGODA_CHECK(target.size() == segment.length);
   rocksdb::PinnableSlice value;
   const std::string key = PlaneKey(key_.Encode(), static_cast<uint16_t>(index));
-  const rocksdb::Status status =
-      tier_->db_->Get(Unchecked(snapshot_), tier_->planes_, key, &value);
+  const rocksdb::Status status = tier_->db_->Get(Unchecked(snapshot_), tier_->planes_, key, &value);
   if (status.IsNotFound()) {
     return Broken(IntegrityKind::kMissing, absl::StrFormat("segment %d is missing", index));
   }

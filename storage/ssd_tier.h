@@ -99,9 +99,9 @@ class SsdTier {
 
   // Every page's record, in key order, without reading page bytes. A record that fails is handed
   // to `on_damaged` instead (its key may be unreadable too: empty), and should be deleted.
-  absl::Status ForEachRecord(absl::FunctionRef<void(const DirectoryRecord&)> on_record,
-                             absl::FunctionRef<void(absl::string_view, const absl::Status&)>
-                                 on_damaged) const;
+  absl::Status ForEachRecord(
+      absl::FunctionRef<void(const DirectoryRecord&)> on_record,
+      absl::FunctionRef<void(absl::string_view, const absl::Status&)> on_damaged) const;
   // Removes whatever is stored under an encoded record key that cannot be trusted.
   absl::Status DeleteDamaged(absl::string_view encoded_key);
 

@@ -225,12 +225,11 @@ TEST_F(SsdTierTest, DamagedRecordsAreReportedAndCanBeDeletedOrReplaced) {
   EXPECT_EQ(tier_->used_bytes(), 2 * one);
   std::vector<std::string> damaged;
   int good = 0;
-  PAGODA_ASSERT_OK(tier_->ForEachRecord(
-      [&](const DirectoryRecord&) { ++good; },
-      [&](absl::string_view key, const absl::Status& status) {
-        EXPECT_THAT(status, StatusIs(kLoss));
-        damaged.emplace_back(key);
-      }));
+  PAGODA_ASSERT_OK(tier_->ForEachRecord([&](const DirectoryRecord&) { ++good; },
+                                        [&](absl::string_view key, const absl::Status& status) {
+                                          EXPECT_THAT(status, StatusIs(kLoss));
+                                          damaged.emplace_back(key);
+                                        }));
   EXPECT_EQ(good, 2);
   EXPECT_EQ(damaged.size(), 3u);
   EXPECT_THAT(Open(chain[1]), StatusIs(kLoss));
@@ -257,7 +256,8 @@ TEST_F(SsdTierTest, AnotherFormatVersionIsRefusedWithARemedy) {
     value[8] = 2;
     raw.PutFormat(value);
   }
-  EXPECT_THAT(SsdTier::Open(options_), StatusIs(kRefused, "format version 2, this build reads 1; move"));
+  EXPECT_THAT(SsdTier::Open(options_),
+              StatusIs(kRefused, "format version 2, this build reads 1; move"));
   {
     RawSsd raw(options_.path);
     std::string value = good;
@@ -370,8 +370,8 @@ TEST_F(SsdTierTest, RandomRunsCountExactly) {
 }
 
 TEST(FromRocksDbTest, EveryKindOfErrorHasItsCode) {
-  using rocksdb::Status;
   using absl::StatusCode;
+  using rocksdb::Status;
   PAGODA_EXPECT_OK(FromRocksDb(Status::OK(), "x"));
   const std::pair<Status, StatusCode> cases[] = {
       {Status::NotFound(), StatusCode::kNotFound},
@@ -383,8 +383,7 @@ TEST(FromRocksDbTest, EveryKindOfErrorHasItsCode) {
       {Status::InvalidArgument("x"), StatusCode::kInternal},
   };
   for (const auto& [status, code] : cases) {
-    EXPECT_THAT(FromRocksDb(status, "read page"), StatusIs(code, "read page"))
-        << status.ToString();
+    EXPECT_THAT(FromRocksDb(status, "read page"), StatusIs(code, "read page")) << status.ToString();
   }
 }
 

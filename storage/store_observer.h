@@ -32,11 +32,11 @@ enum class EvictionAction : uint8_t {
 constexpr int kEvictionActionCount = 2;
 
 enum class IntegrityKind : uint8_t {
-  kHeader = 0,    // header checksum, or a header of another page
-  kSegment = 1,   // segment checksum or length
-  kRecord = 2,    // directory record
-  kMissing = 3,   // a record without its bytes
-  kContent = 4,   // equal recipe and backend, other content: counted, not an error
+  kHeader = 0,   // header checksum, or a header of another page
+  kSegment = 1,  // segment checksum or length
+  kRecord = 2,   // directory record
+  kMissing = 3,  // a record without its bytes
+  kContent = 4,  // equal recipe and backend, other content: counted, not an error
 };
 constexpr int kIntegrityKindCount = 5;
 

@@ -67,7 +67,7 @@ struct StoreStats {
   int64_t pinned_page_count = 0;  // by Pin, not by leases
   int64_t write_queue_count = 0;
   int64_t load_queue_count = 0;
-  int64_t unflushed_count = 0;  // changes on SSD that a kill would lose
+  int64_t unflushed_count = 0;   // changes on SSD that a kill would lose
   int64_t dirty_page_count = 0;  // in host memory only, or newer than on SSD
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "storage/base/check.h"
 #include "storage/base/log.h"
 #include "storage/base/status_macros.h"
@@ -122,7 +123,14 @@ void TieredStore::Finish(Aftermath& after) {
 
 absl::Status TieredStore::Flush() {
   if (ssd_ == nullptr) return absl::OkStatus();
-  writer_->Drain(absl::InfiniteDuration());
+  // Twice, because a write that ends may queue the page's next encoding behind the first mark.
+  for (int i = 0; i < 2; ++i) {
+    // Notified when the job is destroyed: also when the queue is stopped and drops it.
+    auto done = std::make_shared<absl::Notification>();
+    std::shared_ptr<void> mark(nullptr, [done](void*) { done->Notify(); });
+    writer_->PushAlways([mark = std::move(mark)] {});
+    done->WaitForNotification();
+  }
   return ssd_->Flush();
 }
 
@@ -161,9 +169,8 @@ absl::Status TieredStore::Shutdown(absl::Duration deadline) {
     demoting_.clear();
     demoting_bytes_ = 0;
   }
-  std::sort(dirty.begin(), dirty.end(), [](const Dirty& a, const Dirty& b) {
-    return a.base_position < b.base_position;
-  });
+  std::sort(dirty.begin(), dirty.end(),
+            [](const Dirty& a, const Dirty& b) { return a.base_position < b.base_position; });
   size_t tried = 0;
   for (; tried < dirty.size() && clock_.Monotonic() < end; ++tried) {
     WritePage(dirty[tried].key, dirty[tried].incarnation);

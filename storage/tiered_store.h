@@ -167,7 +167,8 @@ class TieredStore {
   // Pinned pages are neither demoted nor dropped under pressure. NOT_FOUND as GetResident.
   absl::Status Pin(const RecordKey& key, const ScopeId& scope) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Unpin(const RecordKey& key, const ScopeId& scope) ABSL_LOCKS_EXCLUDED(mutex_);
-  // A quarantined page is a miss for everyone until a commit replaces it or Remove drops it.
+  // A quarantined page is a miss for everyone until a commit replaces it or Remove drops it. Its
+  // copy on SSD is deleted, so that a restart does not bring it back.
   absl::Status Quarantine(const RecordKey& key, const ScopeId& scope) ABSL_LOCKS_EXCLUDED(mutex_);
   // Drops the page from all tiers at once, and with it all pages that follow it. Readers and
   // leases that hold it keep their bytes.
@@ -230,9 +231,8 @@ class TieredStore {
   absl::StatusOr<HostPagePtr> ReadFromSsd(const RecordKey& key, const Source& source)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // True when the load has its result; false when it lost a race and must be tried again.
-  bool SettleLoad(const RecordKey& key, const Source& source,
-                  absl::StatusOr<HostPagePtr>& result, Aftermath& after)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool SettleLoad(const RecordKey& key, const Source& source, absl::StatusOr<HostPagePtr>& result,
+                  Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // tiered_store_lease.cc
   absl::StatusOr<LeaseId> GrantLease(const ScopeId& scope, absl::Span<const EntryId> ids,
@@ -247,6 +247,7 @@ class TieredStore {
   void DemotionLoop() ABSL_LOCKS_EXCLUDED(mutex_);
   void DemoteHost(Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayLeaveHost(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool NeedsWriting(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropHost(EntryId id, EvictionReason reason, Aftermath& after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropSsd(EntryId id, EvictionReason reason, Aftermath& after)

@@ -71,8 +71,8 @@ TEST_F(StoreConcurrencyTest, EverythingAtOnceEndsWhereItBegan) {
   }
   Start(11, [this](const std::vector<TestPage>& chain, std::mt19937& rng) {
     const std::string request = absl::StrCat(rng() % 4);
-    const LookupAnswer answer = Lookup(chain, Precision::kNone, Precision::kNone,
-                                       {"looker", request, absl::Seconds(60)});
+    const LookupAnswer answer =
+        Lookup(chain, Precision::kNone, Precision::kNone, {"looker", request, absl::Seconds(60)});
     for (size_t i = 0; i < answer.pages.size(); ++i) {
       const auto page = store_->GetLeased("looker", answer.lease, chain[i].record());
       if (page.ok() && *page != nullptr) Check(**page, chain[i]);

@@ -6,7 +6,7 @@
 
 namespace pagoda {
 
-// ---- Single drops --------------------------------------------------------------------------------
+// ---- Single drops -------------------------------------------------------------------------------
 
 void TieredStore::ForgetDemotion(EntryId id) {
   const auto it = demoting_.find(id);
@@ -71,7 +71,7 @@ void TieredStore::CountIntegrity(TierKind tier, IntegrityKind kind, Aftermath& a
   after.events.push_back([tier, kind](StoreObserver& o) { o.OnIntegrityFailure(tier, kind); });
 }
 
-// ---- Making room ---------------------------------------------------------------------------------
+// ---- Making room --------------------------------------------------------------------------------
 
 bool TieredStore::MayLeaveHost(EntryId id) const {
   const DirectoryEntry& entry = directory_.at(id);
@@ -81,14 +81,19 @@ bool TieredStore::MayLeaveHost(EntryId id) const {
   return entry.on_ssd() || entry.child_count == directory_.host_policy().child_count(id);
 }
 
+bool TieredStore::NeedsWriting(EntryId id) const {
+  const DirectoryEntry& entry = directory_.at(id);
+  return ssd_ != nullptr && entry.dirty && !entry.quarantined;
+}
+
 int64_t TieredStore::MakeRoom(int64_t bytes) {
   Aftermath after;
   {
     absl::MutexLock lock(&mutex_);
-    const std::vector<EntryId> victims = directory_.host_policy().PickVictims(
-        bytes, [this](EntryId id) {
+    const std::vector<EntryId> victims =
+        directory_.host_policy().PickVictims(bytes, [this](EntryId id) {
           mutex_.AssertHeld();
-          return MayLeaveHost(id) && (ssd_ == nullptr || !directory_.at(id).dirty);
+          return MayLeaveHost(id) && !NeedsWriting(id);
         });
     for (const EntryId id : victims) DropHost(id, EvictionReason::kPressure, after);
   }
@@ -123,8 +128,8 @@ void TieredStore::DemoteHost(Aftermath& after) {
   pressure_bytes_ = 0;
   const int64_t need_bytes = wanted_bytes - demoting_bytes_;
   if (need_bytes <= 0) return;
-  const std::vector<EntryId> victims = directory_.host_policy().PickVictims(
-      need_bytes, [this](EntryId id) {
+  const std::vector<EntryId> victims =
+      directory_.host_policy().PickVictims(need_bytes, [this](EntryId id) {
         mutex_.AssertHeld();
         // A page that is not on SSD yet may leave too: it is written first.
         const DirectoryEntry& entry = directory_.at(id);
@@ -134,9 +139,10 @@ void TieredStore::DemoteHost(Aftermath& after) {
   const bool beyond_hard = marks.ShortBytes(usage.used_bytes, 0, usage.capacity_bytes) > 0;
   for (const EntryId id : victims) {
     const DirectoryEntry& entry = directory_.at(id);
-    if (ssd_ == nullptr || !entry.dirty) {
+    if (!NeedsWriting(id)) {
       // Its children may have stayed, if their write was refused.
-      if (directory_.host_policy().child_count(id) == 0) {
+      if (directory_.host_policy().child_count(id) == 0 &&
+          (entry.on_ssd() || entry.child_count == 0)) {
         DropHost(id, EvictionReason::kWatermark, after);
       }
       continue;
@@ -154,7 +160,7 @@ void TieredStore::DemoteHost(Aftermath& after) {
   }
 }
 
-// ---- On request ----------------------------------------------------------------------------------
+// ---- On request ---------------------------------------------------------------------------------
 
 absl::Status TieredStore::Pin(const RecordKey& key, const ScopeId& scope) {
   absl::MutexLock lock(&mutex_);
@@ -173,10 +179,17 @@ absl::Status TieredStore::Unpin(const RecordKey& key, const ScopeId& scope) {
 }
 
 absl::Status TieredStore::Quarantine(const RecordKey& key, const ScopeId& scope) {
-  absl::MutexLock lock(&mutex_);
+  Aftermath after;
+  absl::ReleasableMutexLock lock(&mutex_);
   const EntryId id = directory_.Find(key, scope);
   if (id == kNoEntry) return absl::NotFoundError("page: not stored");
   directory_.SetQuarantined(id, true);
+  // A restart forgets the mark, so it must not find the page.
+  const DirectoryEntry& entry = directory_.at(id);
+  if (entry.on_ssd() || entry.queued) DeleteOnSsdLater(entry.record);
+  if (entry.on_ssd()) DropSsd(id, EvictionReason::kIntegrity, after);
+  lock.Release();
+  Finish(after);
   return absl::OkStatus();
 }
 
@@ -204,11 +217,10 @@ EvictResult TieredStore::Evict(const PageFilter& filter) {
   {
     absl::MutexLock lock(&mutex_);
     const absl::Duration now = clock_.Monotonic();
-    const std::vector<EntryId> ids =
-        directory_.Subtrees([&](EntryId id) {
-          mutex_.AssertHeld();
-          return filter.Matches(directory_.InfoOf(id, now));
-        });
+    const std::vector<EntryId> ids = directory_.Subtrees([&](EntryId id) {
+      mutex_.AssertHeld();
+      return filter.Matches(directory_.InfoOf(id, now));
+    });
     result = DropAll(ids, filter, after);
   }
   Finish(after);

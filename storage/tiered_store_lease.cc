@@ -7,8 +7,7 @@
 
 namespace pagoda {
 
-absl::StatusOr<LeaseId> TieredStore::GrantLease(const ScopeId& scope,
-                                                absl::Span<const EntryId> ids,
+absl::StatusOr<LeaseId> TieredStore::GrantLease(const ScopeId& scope, absl::Span<const EntryId> ids,
                                                 const LeaseTerms& terms, Aftermath& after) {
   Lease lease;
   lease.session_id = terms.session_id;
@@ -20,10 +19,9 @@ absl::StatusOr<LeaseId> TieredStore::GrantLease(const ScopeId& scope,
     lease.pages.push_back({entry.record, entry.incarnation, entry.host});
   }
   std::vector<LeasedPage> released;
-  PAGODA_ASSIGN_OR_RETURN(
-      const LeaseId granted,
-      leases_.Grant(std::move(lease), clock_.Monotonic(),
-                    std::min(terms.ttl, options_.lease_ttl_max), released));
+  PAGODA_ASSIGN_OR_RETURN(const LeaseId granted,
+                          leases_.Grant(std::move(lease), clock_.Monotonic(),
+                                        std::min(terms.ttl, options_.lease_ttl_max), released));
   // The new locks come before the old ones go, so that a renewed page is never without.
   for (const EntryId id : ids) directory_.AddLease(id);
   Unlease(std::move(released), after);
@@ -63,8 +61,7 @@ absl::StatusOr<LeaseId> TieredStore::AcquireLease(const ScopeId& scope,
   return lease;
 }
 
-absl::Status TieredStore::RenewLease(absl::string_view session_id, LeaseId id,
-                                     absl::Duration ttl) {
+absl::Status TieredStore::RenewLease(absl::string_view session_id, LeaseId id, absl::Duration ttl) {
   absl::MutexLock lock(&mutex_);
   return leases_.Renew(session_id, id, clock_.Monotonic(), std::min(ttl, options_.lease_ttl_max));
 }

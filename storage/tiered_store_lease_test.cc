@@ -1,12 +1,11 @@
-// Goal: leases and pins hold exactly what they name, for exactly as long; removal takes what it says.
-// Method: every way to end a lease, every filter, with the locks and sums afterwards.
-#include "storage/tiered_store.h"
-
+// Goal: leases and pins hold exactly what they name, for exactly as long; removal takes what it
+// says. Method: every way to end a lease, every filter, with the locks and sums afterwards.
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "storage/testing/store_fixture.h"
+#include "storage/tiered_store.h"
 
 namespace pagoda {
 namespace {
@@ -14,7 +13,7 @@ namespace {
 using absl::StatusCode;
 using TieredStoreLeaseTest = StoreTest;
 
-// ---- Leases, pins, removal -----------------------------------------------------------------------
+// ---- Leases, pins, removal ----------------------------------------------------------------------
 
 TEST_F(TieredStoreLeaseTest, LeaseHoldsItsPagesUntilItEnds) {
   OpenWithoutSsd();
@@ -94,9 +93,9 @@ TEST_F(TieredStoreLeaseTest, LeaseOnSsdPageGetsItWhenItIsLoaded) {
   PAGODA_ASSERT_OK(Push(page));
   PersistAll({page});
   DropFromHost();
-  const LeaseId id = Lookup({page}, Precision::kNone, Precision::kNone,
-                            {"session", "request", absl::Seconds(10)})
-                         .lease;
+  const LeaseId id =
+      Lookup({page}, Precision::kNone, Precision::kNone, {"session", "request", absl::Seconds(10)})
+          .lease;
   EXPECT_EQ(*store_->GetLeased("session", id, page.record()), nullptr);
   PAGODA_EXPECT_OK(Load(page));
   EXPECT_TRUE(IsExactly(**store_->GetLeased("session", id, page.record()), page));

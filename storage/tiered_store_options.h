@@ -22,8 +22,8 @@ struct TieredStoreOptions {
   absl::Duration lease_ttl_max = absl::Minutes(10);  // longer terms are cut to this
 
   // Performance.
-  int32_t loader_threads = 2;  // one reader reaches about half of a disk; see storage/README.md
-  int64_t load_queue_max = 65536;        // loads waiting; beyond, LoadAsync refuses
+  int32_t loader_threads = 2;      // one reader reaches about half of a disk; see storage/README.md
+  int64_t load_queue_max = 65536;  // loads waiting; beyond, LoadAsync refuses
   int64_t write_queue_pages_max = 1024;  // pages waiting for SSD; beyond, PersistAsync refuses
   absl::Duration demotion_period = absl::Milliseconds(100);  // also how late a lease may expire
 

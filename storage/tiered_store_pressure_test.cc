@@ -1,10 +1,9 @@
 // Goal: a full store gives up the right pages, never a held one, and loses none that fits on SSD.
 // Method: pages of 400 KB into 16 MiB of host memory, with and without SSD.
-#include "storage/tiered_store.h"
-
 #include <gtest/gtest.h>
 
 #include "storage/testing/store_fixture.h"
+#include "storage/tiered_store.h"
 
 namespace pagoda {
 namespace {
@@ -12,7 +11,7 @@ namespace {
 using absl::StatusCode;
 using TieredStorePressureTest = StoreTest;
 
-// ---- Pressure ------------------------------------------------------------------------------------
+// ---- Pressure -----------------------------------------------------------------------------------
 
 TestPage Big(uint32_t token) {
   TestPage page = TestRoot(token);
@@ -45,7 +44,8 @@ TEST_F(TieredStorePressureTest, DemotionWritesPagesToSsdAndLosesNone) {
     ASSERT_TRUE(Eventually([&] {
       page = Load(Big(i));
       return page.ok();
-    })) << i << page.status();
+    })) << i
+        << page.status();
     ASSERT_TRUE(IsExactly(**page, Big(i))) << i;
   }
   ExpectExact();
@@ -136,7 +136,7 @@ TEST_F(TieredStorePressureTest, SsdStaysBelowItsCapacityLeafFirst) {
   ExpectExact();
   Open();
   EXPECT_EQ(store_->Stats().counters.evictions[static_cast<int>(TierKind::kSsd)]
-                [static_cast<int>(EvictionReason::kOrphan)][0],
+                                              [static_cast<int>(EvictionReason::kOrphan)][0],
             0);
   EXPECT_GT(store_->Stats().ssd.page_count, 10);
 }

@@ -172,8 +172,7 @@ bool TieredStore::SettleLoad(const RecordKey& key, const Source& source,
     directory_.SetHost(id, *result, /*dirty=*/false);
     counters_.ssd_read_bytes += (*result)->bytes();
     counters_.promoted_bytes += (*result)->bytes();
-    after.events.push_back(
-        [bytes = (*result)->bytes()](StoreObserver& o) { o.OnPromoted(bytes); });
+    after.events.push_back([bytes = (*result)->bytes()](StoreObserver& o) { o.OnPromoted(bytes); });
     return true;
   }
   const absl::StatusCode code = result.status().code();

@@ -1,7 +1,5 @@
 // Goal: pages survive a restart, damage is found, loads are shared and bounded. Method: close and
 // open the same folder; damage is done behind the store's back with RocksDB itself.
-#include "storage/tiered_store.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,6 +7,7 @@
 
 #include "storage/testing/raw_ssd.h"
 #include "storage/testing/store_fixture.h"
+#include "storage/tiered_store.h"
 
 namespace pagoda {
 namespace {
@@ -16,7 +15,7 @@ namespace {
 using absl::StatusCode;
 using TieredStoreSsdTest = StoreTest;
 
-// ---- SSD -----------------------------------------------------------------------------------------
+// ---- SSD ----------------------------------------------------------------------------------------
 
 TEST_F(TieredStoreSsdTest, PersistedPagesComeBackAfterARestart) {
   Open();
@@ -99,9 +98,8 @@ TEST_F(TieredStoreSsdTest, BrokenBytesAreDroppedCountedAndCanBePushedAgain) {
   EXPECT_THAT(Load(chain[1]), StatusIs(StatusCode::kDataLoss));
   EXPECT_THAT(Load(chain[1]), StatusIs(StatusCode::kNotFound));
   EXPECT_EQ(Lookup(chain).pages.size(), 1u);
-  EXPECT_EQ(store_->Stats()
-                .counters.integrity_failures[static_cast<int>(TierKind::kSsd)]
-                                            [static_cast<int>(IntegrityKind::kSegment)],
+  EXPECT_EQ(store_->Stats().counters.integrity_failures[static_cast<int>(TierKind::kSsd)]
+                                                       [static_cast<int>(IntegrityKind::kSegment)],
             1);
   EXPECT_EQ(*Push(chain[1]), CommitOutcome::kStored);
   EXPECT_EQ(Lookup(chain).pages.size(), 3u);  // what followed is reachable again

@@ -58,8 +58,8 @@ absl::StatusOr<StagedPage> TieredStore::StageWithRoom(PageHeader header) {
     if (short_bytes == 0) {
       auto page = StagedPage::Create(host_, header);
       if (page.ok() || page.status().code() != absl::StatusCode::kResourceExhausted) {
-        if (options_.host_marks.ExcessBytes(usage.used_bytes + asked_bytes,
-                                            usage.capacity_bytes) > 0) {
+        if (options_.host_marks.ExcessBytes(usage.used_bytes + asked_bytes, usage.capacity_bytes) >
+            0) {
           absl::MutexLock lock(&mutex_);
           demotion_asked_ = true;
         }
@@ -67,10 +67,9 @@ absl::StatusOr<StagedPage> TieredStore::StageWithRoom(PageHeader header) {
       }
       refused = page.status();
     } else {
-      refused = absl::ResourceExhaustedError(
-          absl::StrFormat("host tier: asked %d bytes, %d used of %d, refused beyond %g of it",
-                          asked_bytes, usage.used_bytes, usage.capacity_bytes,
-                          options_.host_marks.hard));
+      refused = absl::ResourceExhaustedError(absl::StrFormat(
+          "host tier: asked %d bytes, %d used of %d, refused beyond %g of it", asked_bytes,
+          usage.used_bytes, usage.capacity_bytes, options_.host_marks.hard));
     }
     if (MakeRoom(std::max(short_bytes, room_bytes)) == 0) break;
   }
@@ -198,6 +197,7 @@ absl::Status TieredStore::PersistAsync(const RecordKey& key, const ScopeId& scop
     if (closing_) return absl::UnavailableError("store: shutting down");
     const EntryId id = directory_.Find(key, scope);
     if (id == kNoEntry) return absl::NotFoundError("page: not stored");
+    if (directory_.at(id).quarantined) return absl::NotFoundError("page: quarantined");
     if (!directory_.at(id).dirty || QueueWrite(id)) return absl::OkStatus();
   }
   observer_->OnWriteQueueFull();
@@ -208,9 +208,8 @@ absl::Status TieredStore::PersistAsync(const RecordKey& key, const ScopeId& scop
 bool TieredStore::QueueWrite(EntryId id) {
   const DirectoryEntry& entry = directory_.at(id);
   if (entry.queued) return true;
-  const bool pushed = writer_->TryPush([this, key = entry.record, incarnation = entry.incarnation] {
-    WritePage(key, incarnation);
-  });
+  const bool pushed = writer_->TryPush(
+      [this, key = entry.record, incarnation = entry.incarnation] { WritePage(key, incarnation); });
   if (pushed) {
     directory_.SetQueued(id, true);
   } else {
@@ -226,7 +225,7 @@ void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
     const EntryId id = directory_.Find(key);
     if (id == kNoEntry || directory_.at(id).incarnation != incarnation) return;
     page = directory_.at(id).host;
-    if (page == nullptr) {
+    if (page == nullptr || directory_.at(id).quarantined) {
       directory_.SetQueued(id, false);
       return;
     }
@@ -237,8 +236,8 @@ void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
-    const int64_t short_bytes = options_.ssd_marks.ShortBytes(
-        directory_.ssd_bytes(), page->bytes(), ssd_->capacity_bytes());
+    const int64_t short_bytes = options_.ssd_marks.ShortBytes(directory_.ssd_bytes(), page->bytes(),
+                                                              ssd_->capacity_bytes());
     if (short_bytes > 0) {
       status = absl::ResourceExhaustedError(
           absl::StrFormat("ssd: page of %d bytes is %d too large for what can be evicted",
@@ -277,9 +276,10 @@ void TieredStore::FinishWrite(EntryId id, const HostPagePtr& page, const absl::S
   const bool demote = demoting_.contains(id);
   ForgetDemotion(id);
   if (demote) demotion_asked_ = true;  // the queue has room again
+  if (entry.quarantined) return;       // the deletion waits in the queue behind us
   if (status.ok()) {
-    directory_.SetSsd(
-        id, {page->bytes(), page->planes(), page->precision(), page->header().fidelity});
+    directory_.SetSsd(id,
+                      {page->bytes(), page->planes(), page->precision(), page->header().fidelity});
     if (entry.host != page) {
       // Another encoding came while this one was written: it follows. When the queue is full it
       // stays dirty, and is written when it is demoted.
@@ -311,8 +311,8 @@ void TieredStore::MakeSsdRoom(int64_t bytes) {
         std::max(options_.ssd_marks.ShortBytes(used_bytes, bytes, ssd_->capacity_bytes()),
                  options_.ssd_marks.ExcessBytes(used_bytes + bytes, ssd_->capacity_bytes()));
     if (need_bytes == 0) return;
-    const std::vector<EntryId> victims = directory_.ssd_policy().PickVictims(
-        need_bytes, [this](EntryId id) {
+    const std::vector<EntryId> victims =
+        directory_.ssd_policy().PickVictims(need_bytes, [this](EntryId id) {
           mutex_.AssertHeld();
           const DirectoryEntry& entry = directory_.at(id);
           if (loads_.contains(entry.record)) return false;

@@ -157,9 +157,8 @@ TEST(LruPolicyTest, RandomRunsEqualTheModel) {
         default:
           const int64_t bytes = below(60);
           const std::set<EntryId> refused = {1 + below(24), 1 + below(24)};
-          ASSERT_EQ(
-              lru.PickVictims(bytes, [&](EntryId other) { return !refused.contains(other); }),
-              model.Pick(bytes, refused))
+          ASSERT_EQ(lru.PickVictims(bytes, [&](EntryId other) { return !refused.contains(other); }),
+                    model.Pick(bytes, refused))
               << "seed " << seed << " step " << step;
       }
       int64_t bytes = 0;

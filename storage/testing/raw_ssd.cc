@@ -68,8 +68,6 @@ std::string RawSsd::GetFormat() { return MustGet(*db_, default_, kSsdFormatKey);
 void RawSsd::PutFormat(const std::string& value) {
   PAGODA_CHECK(db_->Put(NoLog(), default_, kSsdFormatKey, value).ok());
 }
-void RawSsd::DeleteFormat() {
-  PAGODA_CHECK(db_->Delete(NoLog(), default_, kSsdFormatKey).ok());
-}
+void RawSsd::DeleteFormat() { PAGODA_CHECK(db_->Delete(NoLog(), default_, kSsdFormatKey).ok()); }
 
 }  // namespace pagoda

@@ -49,9 +49,7 @@ class StoreTest : public ::testing::Test {
     Fill(page, *staged);
     return store_->Commit(*std::move(staged), options);
   }
-  HostPagePtr Get(const TestPage& page) {
-    return store_->GetResident(page.record(), page.scope());
-  }
+  HostPagePtr Get(const TestPage& page) { return store_->GetResident(page.record(), page.scope()); }
   absl::StatusOr<HostPagePtr> Load(const TestPage& page) {
     absl::StatusOr<HostPagePtr> result = absl::UnknownError("no answer");
     absl::Notification done;

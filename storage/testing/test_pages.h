@@ -14,7 +14,7 @@ struct TestPage {
   std::string tenant = "acme";
   PageKey parent;  // ignored at a root
   bool parent_is_root = true;
-  uint32_t token = 0;  // with the parent it makes the key
+  uint32_t token = 0;                       // with the parent it makes the key
   Precision precision = Precision::kRaw16;  // raw16, q8 or q4
   Precision fidelity = Precision::kRaw16;
   uint64_t content = 0;  // another content under the same key
