@@ -12,8 +12,7 @@ usage: deploy/install_packages.sh [SET ...]        (default: build data)
   test       build, data, and what the whole test suite needs: promtool, PyYAML
   sanitize   clang and its sanitizer runtime, clang-tidy, clang-format
 
-For Debian 12; the names are the same in Debian 13 and Ubuntu 24.04. Root is needed only when something
-is missing.
+For Debian 12; Debian 13 has the same names. Root is needed only when something is missing.
 promtool is taken out of the package `prometheus` into /usr/local/bin: installing that package
 would start a server.
 TEXT
