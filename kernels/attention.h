@@ -19,14 +19,13 @@
 //            position and the tiles it sees, never on the other rows of the call. query_count == 1
 //            (decode) takes another path, whose sums are ordered differently; there a head's result
 //            does not depend on the other heads of the group.
-// Error      |Cpu - Ref| per element, with S = softmax_scale * log2(e), N tokens seen and V = max
-// |v|:
-//            2 * V * (E + 2^-20 + (N + 64) * 2^-24), where E = 2^-24 * S * (2 * head_dim + 320) *
-//            max_t(||q|| * (||k_t|| + ||mu||)) is the error of a logit (a sum of head_dim products
-//            of which codes enter uncentred, 128 times the greatest level, which the scale bounds
-//            by
-//            ||k|| + ||mu||), 2^-20 that of exp2. lse2: E + 2^-20 * (1 + |lse2|) + N * 2^-24. The
-//            terms are worst cases; the tests hold them and see about a hundredth.
+// Error      |Cpu - Ref| per element, N tokens seen, V = max |v|:
+//              2 * V * (E + 2^-20 + (N + 64) * 2^-24);  lse2: E + 2^-20 * (1 + |lse2|) + N * 2^-24
+//              E = 2^-24 * softmax_scale * log2(e) * (2 * head_dim + 320) *
+//                  max_t(||q|| * (||k_t|| + ||mu||))
+//            E is the error of a logit: a sum of head_dim products; codes enter it uncentred, up to
+//            128 times the least level, which the 320 covers. 2^-20 is that of exp2. These are
+//            worst cases; the tests hold them, and a hundredth, which nothing has exceeded.
 // Source     Dao, FlashAttention-2 (arXiv:2307.08691); Milakov and Gimelshein (arXiv:1805.02867)
 // Cost       decode: reads each tile once; prefill: 4 * head_dim flops per row and token seen.
 #pragma once
