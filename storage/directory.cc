@@ -105,6 +105,8 @@ absl::StatusOr<EntryId> Directory::Enliven(const DirectoryRecord& record, absl::
   entry.identity_index = identity;
   entry.pusher_index = pusher;
   entry.layer_count = record.layer_count;
+  // Wraps after 2^32 pages: long after every lease and load that remembers an old one has ended.
+  if (next_incarnation_ == 0) ++next_incarnation_;
   entry.incarnation = next_incarnation_++;
   entry.base_position = record.base_position;
   entry.backend_tag = record.backend_tag;

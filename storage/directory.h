@@ -47,12 +47,17 @@ struct DirectoryEntry {
   uint16_t identity_index = 0;
   uint16_t pusher_index = 0;
   uint16_t layer_count = 0;
-  HostPagePtr host;  // null: not in host memory
+  bool parent_is_root : 1 = false;
+  bool pinned : 1 = false;
+  bool quarantined : 1 = false;
+  bool dirty : 1 = false;   // the host copy is not what SSD has
+  bool queued : 1 = false;  // a write to SSD is on its way
+  HostPagePtr host;         // null: not in host memory
   CopyInfo ssd;
-  uint64_t incarnation = 0;  // 0: a ghost, or a free slot
   uint64_t base_position = 0;
   uint64_t backend_tag = 0;
   ContentHashHead content_hash{};
+  uint32_t incarnation = 0;  // 0: a ghost, or a free slot
   EntryId parent = kNoEntry;
   uint32_t child_count = 0;  // living pages that follow this one directly
   uint32_t page_tokens = 0;
@@ -60,11 +65,6 @@ struct DirectoryEntry {
   uint32_t last_use_seconds = 0;  // on the monotonic clock
   uint32_t created_unix_seconds = 0;
   uint32_t ssd_version = 0;  // changes with every write of the SSD copy
-  bool parent_is_root : 1 = false;
-  bool pinned : 1 = false;
-  bool quarantined : 1 = false;
-  bool dirty : 1 = false;   // the host copy is not what SSD has
-  bool queued : 1 = false;  // a write to SSD is on its way
 
   bool alive() const { return incarnation != 0; }
   bool locked() const { return pinned || lease_count > 0; }
@@ -180,7 +180,7 @@ class Directory {
   int64_t dirty_count_ = 0;
   int64_t leased_count_ = 0;
   int64_t pinned_count_ = 0;
-  uint64_t next_incarnation_ = 1;
+  uint32_t next_incarnation_ = 1;
 };
 
 }  // namespace pagoda

@@ -103,8 +103,8 @@ std::vector<EntryId> LruPolicy::PickVictims(int64_t bytes,
     picked_bytes += node.bytes;
     if (node.parent == kNoEntry) continue;
     const Node& parent = nodes_[node.parent];
-    const uint32_t left =
-        --children_left.try_emplace(node.parent, parent.child_count).first->second;
+    const uint32_t child_count = parent.child_count;
+    const uint32_t left = --children_left.try_emplace(node.parent, child_count).first->second;
     if (left == 0 && parent.resident && !parent.locked) {
       parents.push_back({parent.sequence, node.parent});
       std::push_heap(parents.begin(), parents.end(), std::greater<>());

@@ -7,7 +7,7 @@
 // Threads    externally synchronised
 // Limits     ids are small numbers (they index a vector); 0 is no entry
 // Cost       Insert, Touch, Remove: amortised O(log n); PickVictims: O(victims * log n);
-//            32 bytes an id and 16 to 32 bytes an evictable entry
+//            24 bytes an id and 16 to 32 bytes an evictable entry
 #pragma once
 
 #include <cstdint>
@@ -51,9 +51,9 @@ class LruPolicy {
     uint64_t sequence = 0;  // of the last use
     int64_t bytes = 0;
     EntryId parent = kNoEntry;
-    uint32_t child_count = 0;  // resident ones
-    bool resident = false;
-    bool locked = false;
+    uint32_t child_count : 30 = 0;  // resident ones
+    uint32_t resident : 1 = false;
+    uint32_t locked : 1 = false;
   };
   // A leaf waiting for its turn. Stale when the node's sequence has moved on.
   struct Candidate {
