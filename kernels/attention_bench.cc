@@ -14,19 +14,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
+#include <cstdio>
 #include <numeric>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "kernels/attention.h"
 #include "kernels/testing/random_page.h"
 
 namespace pagoda::kernels {
-namespace {
 
-int64_t BenchBytes() {
-  const char* mib = std::getenv("PAGODA_BENCH_MIB");
-  return (mib == nullptr ? int64_t{8} : std::max(1L, std::atol(mib))) << 20;
-}
+int64_t decode_bytes = int64_t{8} << 20;  // set once, in main
+
+namespace {
 
 // One segment run per plane, as a daemon's slabs hold them: pages of one layer and one head, copies
 // of a few distinct ones.
@@ -135,7 +135,7 @@ struct Call {
 void BM_Decode(benchmark::State& state, Precision precision) {
   const auto head_dim = static_cast<int32_t>(state.range(0));
   const auto group_count = static_cast<int32_t>(state.range(1));
-  const Pages pages = MakePages(precision, head_dim, BenchBytes(), state.range(2) != 0);
+  const Pages pages = MakePages(precision, head_dim, decode_bytes, state.range(2) != 0);
   Call call(pages, head_dim, group_count, 1);
   const auto token_count = static_cast<int64_t>(pages.tiles.size()) * 64;
   call.params.first_position = token_count;
@@ -193,4 +193,19 @@ BENCHMARK_CAPTURE(BM_Prefill, q4, Precision::kQ4)->Apply(PrefillShapes);
 }  // namespace
 }  // namespace pagoda::kernels
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    const absl::string_view argument = argv[i];
+    int64_t mib = 0;
+    if (!absl::StartsWith(argument, "--mib=") || !absl::SimpleAtoi(argument.substr(6), &mib) ||
+        mib < 1 || mib > 65536) {
+      std::fprintf(stderr, "unknown argument %s; beside google-benchmark's there is --mib=N\n",
+                   argv[i]);
+      return 1;
+    }
+    pagoda::kernels::decode_bytes = mib << 20;
+  }
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

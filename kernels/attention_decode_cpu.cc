@@ -1,6 +1,7 @@
 // Decode: one query position, all heads of its group. Every tile is read once, in place: codes and
-// bf16 rows become floats in registers, shared by up to four heads. Lanes are tokens for K codes
-// and channels for V codes, so that neither needs a horizontal sum (page_layout.h).
+// bf16 rows become floats in registers, shared by up to four heads (codes: eight, where there are
+// 32 registers). Lanes are tokens for K codes and channels for V codes, so that neither needs a
+// horizontal sum (page_layout.h).
 //
 //   logit_t = q~.mu + sum_g a_tg (q~_g . u_t - centre * sum q~_g)
 //   o~      = sum_t p_t a_tg (u_t - centre)
