@@ -1,5 +1,6 @@
 #include "cache-server/grpc_listener.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <sys/stat.h>
@@ -37,9 +38,12 @@ void AddArguments(const ServerOptions& options, grpc::ServerBuilder& builder) {
   argument(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
 }
 
-void EnablePlugins() {
+void PrepareGrpc() {
   static absl::once_flag once;
   absl::call_once(once, [] {
+    // gRPC stays up for the rest of the process: when its last user goes it joins threads that may
+    // sleep for ten more seconds.
+    grpc_init();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
@@ -56,7 +60,7 @@ void GrpcListener::SetServing(bool serving) {
 
 absl::StatusOr<GrpcListener> ListenGrpc(const ServerOptions& options,
                                         const std::vector<grpc::Service*>& services) {
-  EnablePlugins();
+  PrepareGrpc();
   PAGODA_ASSIGN_OR_RETURN(ListenAddress address, ParseListenAddress(options.listen));
   if (absl::Status status = CheckCanListen(address); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat("listen: ", status.message()));

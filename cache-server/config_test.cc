@@ -1,0 +1,224 @@
+// Goal: every mistake in a configuration is one line that says where, what, what is accepted and
+// what to do. Method: a table of files and the words their error must hold; the example file loads.
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "cache-server/caller.h"
+#include "cache-server/config_file.h"
+#include "cache-server/listen_address.h"
+#include "cache-server/testing/temp_dir.h"
+#include "cache-server/token_file.h"
+#include "storage/base/testing/status_matchers.h"
+
+namespace pagoda {
+namespace {
+
+std::string WriteFile(const TempDir& dir, const std::string& text, mode_t mode = 0600) {
+  const std::string path = dir.path() + "/file.yaml";
+  std::ofstream(path, std::ios::trunc) << text;
+  EXPECT_EQ(::chmod(path.c_str(), mode), 0);
+  return path;
+}
+
+TEST(ConfigFileTest, TheExampleFileIsValidAndHoldsTheDefaults) {
+  ServerOptions options;
+  PAGODA_ASSERT_OK(ReadConfigFile("deploy/pagodad.example.yaml", options));
+  PAGODA_EXPECT_OK(options.Validate());
+  const ServerOptions standard;
+  EXPECT_EQ(options.listen, standard.listen);
+  EXPECT_EQ(options.host.capacity_bytes, standard.host.capacity_bytes);
+  EXPECT_EQ(options.host.chunk_bytes_max, standard.host.chunk_bytes_max);
+  EXPECT_EQ(options.ssd.capacity_bytes, standard.ssd.capacity_bytes);
+  EXPECT_EQ(options.watermarks.start, standard.watermarks.start);
+  EXPECT_EQ(options.limits.batch_pages_max, standard.limits.batch_pages_max);
+  EXPECT_EQ(options.limits.encode_queue_pages_max, standard.limits.encode_queue_pages_max);
+  EXPECT_EQ(options.lease, standard.lease);
+  EXPECT_EQ(options.ladder.standard, standard.ladder.standard);
+  EXPECT_EQ(options.ladder.models.at("SmolLM2-135M-Instruct"), Precision::kQ4);
+}
+
+TEST(ConfigFileTest, EveryMistakeNamesItsPlaceAndTheRemedy) {
+  const struct {
+    const char* text;
+    std::vector<const char*> words;
+  } table[] = {
+      {"listne: 1", {"file.yaml", "listne", "unknown key", "did you mean listen?"}},
+      {"host: {capasity: 1GiB}", {"host.capasity", "did you mean capacity?"}},
+      {"host: {zzzzzzzzz: 1}", {"host.zzzzzzzzz", "unknown key"}},
+      {"host: {capacity: many}", {"host.capacity", "'many'", "512MiB"}},
+      {"host: {capacity: 1KiB}", {"host.capacity", "'1KiB'", "from 1MiB"}},
+      {"host: {chunk: 1KiB}", {"host.chunk", "'1KiB'", "64MiB"}},
+      {"host: [1, 2]", {"host", "a list", "a map"}},
+      {"ssd: {enabled: yes}", {"ssd.enabled", "'yes'", "true or false"}},
+      {"watermarks: {start: 85}", {"watermarks.start", "'85'", "fraction"}},
+      {"watermarks: {start: nan}", {"watermarks.start", "fraction"}},
+      {"ladder: q5", {"ladder", "'q5'", "raw16, q8 or q4"}},
+      {"ladder: q2", {"ladder", "'q2'", "raw16, q8 or q4"}},
+      {"models: {a: {ladder: x}}", {"models.a.ladder", "'x'", "raw16, q8 or q4"}},
+      {"models: {a: {laddr: q8}}", {"models.a.laddr", "did you mean ladder?"}},
+      {"models: {a: q8}", {"models.a", "'q8'", "a map"}},
+      {"page_tokens: 8", {"page_tokens", "'8'", "32 to 256"}},
+      {"page_tokens: [1]", {"page_tokens", "a list"}},
+      {"encode_threads: 1.5", {"encode_threads", "'1.5'", "whole number"}},
+      {"lease_seconds: -1", {"lease_seconds", "'-1'", "seconds from"}},
+      {"limits: {batch_pages_max: 0}", {"limits.batch_pages_max", "'0'", "1 to 16384"}},
+      {"limits: {sesions_max: 1}", {"limits.sesions_max", "did you mean sessions_max?"}},
+      {"listen: {a: b}", {"listen", "a map", "a text"}},
+      {"- listen", {"file.yaml", "a list", "a map of settings"}},
+      {"listen: [", {"file.yaml:", "not YAML"}},
+  };
+  for (const auto& row : table) {
+    TempDir dir;
+    ServerOptions options;
+    const absl::Status status = ReadConfigFile(WriteFile(dir, row.text), options);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << row.text;
+    for (const char* word : row.words) {
+      EXPECT_NE(std::string(status.message()).find(word), std::string::npos)
+          << row.text << " -> " << status.message() << " lacks " << word;
+    }
+    EXPECT_EQ(std::string(status.message()).find('\n'), std::string::npos) << status.message();
+  }
+}
+
+TEST(ConfigFileTest, AbsentAndEmptyFiles) {
+  TempDir dir;
+  ServerOptions options;
+  EXPECT_THAT(ReadConfigFile(dir.path() + "/none.yaml", options),
+              StatusIs(absl::StatusCode::kNotFound, "none.yaml"));
+  PAGODA_EXPECT_OK(ReadConfigFile(WriteFile(dir, ""), options));
+  PAGODA_EXPECT_OK(ReadConfigFile(WriteFile(dir, "# nothing\n"), options));
+}
+
+TEST(OptionsTest, RelationsAreChecked) {
+  const auto broken = [](auto change, const char* word) {
+    ServerOptions options;
+    options.data_dir = "/tmp/x";
+    PAGODA_EXPECT_OK(options.Validate());
+    change(options);
+    EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument, word));
+  };
+  broken([](ServerOptions& o) { o.data_dir = ""; }, "--data-dir");
+  broken([](ServerOptions& o) { o.listen = "0.0.0.0:7070"; }, "token_file");
+  broken([](ServerOptions& o) { o.listen = "nowhere"; }, "HOST:PORT");
+  broken([](ServerOptions& o) { o.metrics_listen = "unix:/x"; }, "none");
+  broken([](ServerOptions& o) { o.watermarks.stop = 0.9; }, "watermarks");
+  broken([](ServerOptions& o) { o.host.capacity_bytes = 0; }, "host");
+  broken([](ServerOptions& o) { o.ssd.capacity_bytes = 1; }, "ssd.capacity");
+  broken([](ServerOptions& o) { o.page_tokens = 48; }, "32, 64, 128 or 256");
+  broken([](ServerOptions& o) { o.encode_threads = 0; }, "encode_threads");
+  broken([](ServerOptions& o) { o.session_timeout = absl::Seconds(3); }, "twice");
+  broken([](ServerOptions& o) { o.lease = absl::Milliseconds(10); }, "lease_seconds");
+  broken([](ServerOptions& o) { o.limits.batch_pages_max = 0; }, "limits.batch_pages_max");
+  ServerOptions open;
+  open.data_dir = "/tmp/x";
+  open.listen = "0.0.0.0:7070";
+  open.token_file = "/tmp/tokens";
+  PAGODA_EXPECT_OK(open.Validate());
+}
+
+TEST(ListenAddressTest, FormsAndLocality) {
+  const struct {
+    const char* text;
+    bool local;
+  } good[] = {{"127.0.0.1:7070", true}, {"127.9.9.9:1", true},  {"[::1]:70", true},
+              {"localhost:0", true},    {"unix:/a/b", true},    {"0.0.0.0:7070", false},
+              {"[::]:7070", false},     {"10.0.0.1:1", false},  {"host.example:65535", false}};
+  for (const auto& row : good) {
+    const auto parsed = ParseListenAddress(row.text);
+    PAGODA_ASSERT_OK(parsed) << row.text;
+    EXPECT_EQ(parsed->is_local(), row.local) << row.text;
+    EXPECT_EQ(parsed->ToString(), row.text);
+  }
+  for (const char* text : {"", ":7070", "host", "host:", "host:x", "host:65536", "host:-1", "::1:70",
+                           "unix:", "[]:1"}) {
+    EXPECT_THAT(ParseListenAddress(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
+  }
+  EXPECT_THAT(ParseListenAddress("unix:/" + std::string(200, 'x')),
+              StatusIs(absl::StatusCode::kInvalidArgument, "shorter"));
+}
+
+constexpr char kTokens[] =
+    "tokens:\n"
+    "  - {token: aaaaaaaaaaaaaaaa, tenant: acme, groups: [legal], publish: true}\n"
+    "  - {token: bbbbbbbbbbbbbbbb, tenant: evil, push: false, admin: true}\n";
+
+TEST(TokenFileTest, ReadsEntriesAndRefusesOpenFiles) {
+  TempDir dir;
+  const auto entries = ReadTokenFile(WriteFile(dir, kTokens));
+  PAGODA_ASSERT_OK(entries);
+  ASSERT_EQ(entries->size(), 2u);
+  EXPECT_EQ((*entries)[0].groups, std::vector<std::string>{"legal"});
+  EXPECT_TRUE((*entries)[0].publish);
+  EXPECT_TRUE((*entries)[0].push);
+  EXPECT_FALSE((*entries)[0].admin);
+  EXPECT_FALSE((*entries)[1].push);
+  for (const mode_t mode : {mode_t{0640}, mode_t{0604}, mode_t{0620}}) {
+    EXPECT_THAT(ReadTokenFile(WriteFile(dir, kTokens, mode)),
+                StatusIs(absl::StatusCode::kFailedPrecondition, "chmod 600"));
+  }
+  EXPECT_THAT(ReadTokenFile(dir.path() + "/none"), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(TokenFileTest, MistakesNeverShowAToken) {
+  const struct {
+    const char* text;
+    const char* word;
+  } table[] = {
+      {"tokens: []", "1 to 10000"},
+      {"{}", "1 to 10000"},
+      {"tokens: 5", "a list of maps"},
+      {"tokens: [{token: short, tenant: a}]", "openssl rand"},
+      {"tokens: [{token: 'sixteen chars with', tenant: a}]", "openssl rand"},
+      {"tokens: [{token: aaaaaaaaaaaaaaaa}]", "tenant"},
+      {"tokens: [{token: aaaaaaaaaaaaaaaa, tenant: 'a b'}]", "tenant"},
+      {"tokens: [{token: aaaaaaaaaaaaaaaa, tenant: a, groups: [x/y]}]", "groups"},
+      {"tokens: [{token: aaaaaaaaaaaaaaaa, tenant: a, groups: x}]", "a list of texts"},
+      {"tokens: [{token: aaaaaaaaaaaaaaaa, tenant: a, admn: true}]", "did you mean admin?"},
+      {"tokens: [{token: aaaaaaaaaaaaaaaa, tenant: a}, {token: aaaaaaaaaaaaaaaa, tenant: b}]",
+       "twice"},
+      {"token: x", "did you mean tokens?"},
+  };
+  for (const auto& row : table) {
+    TempDir dir;
+    const auto entries = ReadTokenFile(WriteFile(dir, row.text));
+    EXPECT_THAT(entries, StatusIs(absl::StatusCode::kInvalidArgument, row.word)) << row.text;
+    EXPECT_EQ(std::string(entries.status().message()).find("aaaaaaaa"), std::string::npos);
+    EXPECT_EQ(std::string(entries.status().message()).find("sixteen"), std::string::npos);
+  }
+}
+
+TEST(CallerTest, TokensNameTenantsScopesAndRights) {
+  TempDir dir;
+  const CallerTable table(*ReadTokenFile(WriteFile(dir, kTokens)), std::string(32, 's'));
+  std::multimap<grpc::string_ref, grpc::string_ref> metadata;
+  EXPECT_THAT(table.Identify(metadata), StatusIs(absl::StatusCode::kUnauthenticated, "no token"));
+  const auto identify = [&](const char* value) {
+    metadata = {{"authorization", value}};
+    return table.Identify(metadata);
+  };
+  for (const char* value : {"", "Bearer", "Bearer ", "Bearer aaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaa",
+                            "Bearer aaaaaaaaaaaaaaaab", "Basic aaaaaaaaaaaaaaaa"}) {
+    EXPECT_THAT(identify(value), StatusIs(absl::StatusCode::kUnauthenticated)) << value;
+  }
+  const CallerPtr acme = *identify("Bearer aaaaaaaaaaaaaaaa");
+  const CallerPtr evil = *identify("bearer bbbbbbbbbbbbbbbb");
+  EXPECT_EQ(acme->tenant(), "acme");
+  EXPECT_FALSE(acme->is_admin());
+  EXPECT_TRUE(evil->is_admin());
+  ASSERT_EQ(acme->scopes().size(), 3u);  // private, group:legal, public
+  EXPECT_TRUE(acme->scopes()[2].may_push);
+  ASSERT_EQ(evil->scopes().size(), 2u);
+  EXPECT_FALSE(evil->scopes()[0].may_push);
+  EXPECT_FALSE(evil->scopes()[1].may_push);
+  EXPECT_NE(acme->pusher(), evil->pusher());
+  EXPECT_NE(acme->scopes()[0].secret, evil->scopes()[0].secret);
+  EXPECT_EQ(acme->scopes()[2].id, evil->scopes()[1].id);
+  EXPECT_THAT(evil->ScopeById(acme->scopes()[0].id),
+              StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(evil->ScopeById(acme->scopes()[1].id),
+              StatusIs(absl::StatusCode::kPermissionDenied));
+}
+
+}  // namespace
+}  // namespace pagoda
