@@ -145,6 +145,8 @@ double KlDivergence(const float* reference, double reference_lse, const float* x
   return total;
 }
 
+const char* SimdTargetName() { return hwy::TargetName(HWY_TARGET); }
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace pagoda
@@ -159,6 +161,7 @@ HWY_EXPORT(RotateHalfSplit);
 HWY_EXPORT(RoundToBf16);
 HWY_EXPORT(LogSumExp);
 HWY_EXPORT(KlDivergence);
+HWY_EXPORT(SimdTargetName);
 
 void RmsNorm(const float* x, const float* weight, int64_t count, float epsilon, float* y) {
   HWY_DYNAMIC_DISPATCH(RmsNorm)(x, weight, count, epsilon, y);
@@ -179,6 +182,8 @@ double KlDivergence(const float* reference, double reference_lse, const float* x
                     int64_t count) {
   return HWY_DYNAMIC_DISPATCH(KlDivergence)(reference, reference_lse, x, lse, count);
 }
+
+const char* SimdTargetName() { return HWY_DYNAMIC_DISPATCH(SimdTargetName)(); }
 
 }  // namespace pagoda
 #endif  // HWY_ONCE

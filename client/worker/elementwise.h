@@ -31,4 +31,7 @@ double LogSumExp(const float* x, int64_t count);
 double KlDivergence(const float* reference, double reference_lse, const float* x, double lse,
                     int64_t count);
 
+// The SIMD instruction set in use: "AVX2", "AVX3", ...
+const char* SimdTargetName();
+
 }  // namespace pagoda

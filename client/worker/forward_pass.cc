@@ -54,6 +54,10 @@ ForwardPass::ForwardPass(const LlamaModel& model, ThreadPool& pool)
   }
 }
 
+std::string ForwardPass::BackendName() {
+  return absl::StrFormat("%s, simd %s", LinearBackendName(), SimdTargetName());
+}
+
 absl::Status ForwardPass::CheckIds(absl::Span<const uint32_t> ids,
                                    const KvSequence& sequence) const {
   if (sequence.shape() != model_.page_shape()) {

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -68,6 +69,10 @@ class ForwardPass {
   void LogitsOf(absl::Span<const float> hidden, absl::Span<float> logits);
 
   const ForwardTimes& times() const { return times_; }
+
+  // Which arithmetic this machine's K and V come from: PageHeader::backend_tag is a hash of it.
+  // "onednn-2.6.3 avx512_core, simd AVX3".
+  static std::string BackendName();
 
  private:
   // One chunk on its way through the layers.

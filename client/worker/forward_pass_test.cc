@@ -250,6 +250,12 @@ TEST(ForwardPass, RefusesForeignTokensAndSequences) {
   EXPECT_THAT(tiny.pass().DecodeStep(1, foreign), StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
+TEST(ForwardPass, BackendNameNamesBothLibraries) {
+  const std::string name = ForwardPass::BackendName();
+  EXPECT_NE(name.find("onednn-"), std::string::npos) << name;
+  EXPECT_NE(name.find("simd "), std::string::npos) << name;
+}
+
 TEST(ForwardPass, HeadSizesThatPagesCannotHoldAreRefused) {
   const std::string bytes = RandomLlama({.head_dim = 12});
   ThreadPool pool(1);
