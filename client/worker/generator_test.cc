@@ -18,6 +18,8 @@ namespace {
 const RandomLlamaOptions kModel = {
     .head_count = 6, .kv_head_count = 2, .head_dim = 64, .context_tokens = 1024};
 
+constexpr int64_t kNewTokens = 90;  // enough to fill a page
+
 struct Answer {
   GenerateResult result;
   std::vector<float> logits;  // before every token
@@ -43,21 +45,22 @@ void ExpectSame(const Answer& a, const Answer& b) {
 }
 
 GenerateOptions Options(Precision precision, PrefixCache* cache = nullptr) {
-  return {.new_tokens_max = 150, .precision = precision, .window_tokens = 128, .cache = cache};
+  return {
+      .new_tokens_max = kNewTokens, .precision = precision, .window_tokens = 128, .cache = cache};
 }
 
 TEST(Generator, RawLogitsAreEqualWithoutColdWarmAndHalfCache) {
   TinyModel tiny(kModel);
   const std::vector<uint32_t> prompt = tiny.RandomIds(333, 1);
   const Answer bare = Generate(tiny, prompt, Options(Precision::kRaw16));
-  ASSERT_EQ(bare.result.ids.size(), 150u);
+  ASSERT_EQ(bare.result.ids.size(), size_t{kNewTokens});
 
   MemoryPrefixCache cache;
   const Answer cold = Generate(tiny, prompt, Options(Precision::kRaw16, &cache));
   ExpectSame(bare, cold);
   EXPECT_EQ(cold.result.hit.tokens, 0);
-  EXPECT_EQ(cache.stored_count, (333 + 149) / 64);
-  EXPECT_EQ(cache.advanced_tokens, (333 + 149) / 64 * 64);
+  EXPECT_EQ(cache.stored_count, (333 + kNewTokens - 1) / 64);
+  EXPECT_EQ(cache.advanced_tokens, (333 + kNewTokens - 1) / 64 * 64);
   EXPECT_EQ(cache.finish_count, 1);
 
   const Answer warm = Generate(tiny, prompt, Options(Precision::kRaw16, &cache));
@@ -85,7 +88,7 @@ TEST(Generator, WhatWasGeneratedHitsLater) {
   const std::vector<uint32_t> question = tiny.RandomIds(20, 3);
   next.insert(next.end(), question.begin(), question.end());
   const Answer warm = Generate(tiny, next, Options(Precision::kRaw16, &cache));
-  EXPECT_EQ(warm.result.hit.tokens, (100 + 149) / 64 * 64);
+  EXPECT_EQ(warm.result.hit.tokens, (100 + kNewTokens - 1) / 64 * 64);
   ExpectSame(Generate(tiny, next, Options(Precision::kRaw16)), warm);
   EXPECT_EQ(cache.conflict_count, 0);
 }
