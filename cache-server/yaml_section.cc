@@ -192,8 +192,8 @@ void YamlSection::Ladder(absl::string_view key, Precision& target) {
   std::string value;
   if (!Scalar(key, kAccepted, value)) return;
   const absl::StatusOr<Precision> parsed = ParsePrecision(value);
-  if (!parsed.ok() || (*parsed != Precision::kRaw16 && *parsed != Precision::kQ8 &&
-                       *parsed != Precision::kQ4)) {
+  if (!parsed.ok() ||
+      (*parsed != Precision::kRaw16 && *parsed != Precision::kQ8 && *parsed != Precision::kQ4)) {
     return Fail(key, absl::StrCat("'", value, "'"), kAccepted);
   }
   target = *parsed;
@@ -231,6 +231,16 @@ bool YamlSection::Has(absl::string_view key) const {
 }
 
 void YamlSection::Finish() {
+  if (error_->ok() && node_.IsDefined() && node_.IsMap()) {
+    for (const auto& entry : node_) {
+      if (entry.first.IsScalar()) continue;
+      const std::string place = path_.empty() ? "" : absl::StrCat(path_, ": ");
+      *error_ = absl::InvalidArgumentError(
+          absl::StrCat(file_, ": ", place, "a key is ", TypeName(entry.first),
+                       ", expected the name of a setting"));
+      return;
+    }
+  }
   for (const std::string& name : Names()) {
     if (std::find(asked_.begin(), asked_.end(), name) != asked_.end()) continue;
     const auto nearest =

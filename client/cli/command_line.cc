@@ -56,7 +56,7 @@ std::string OneLine(absl::string_view text) {
 
 CommandLine::CommandLine(std::string name, std::string description, std::string version)
     : app_(std::move(description), std::move(name)) {
-  app_.set_version_flag("--version", std::move(version));
+  app_.set_version_flag("--version", app_.get_name() + " " + version);
   app_.require_subcommand(0, 1);  // exactly one, but Main() says so in its own words
   app_.get_formatter()->column_width(32);
   app_.option_defaults()->always_capture_default();

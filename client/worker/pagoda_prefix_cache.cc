@@ -90,8 +90,11 @@ PrefixHit PagodaPrefixCache::LoadPages(int64_t usable_pages, const client::Looku
       Note(fetched.status());
       return result;
     }
+    int64_t index = begin;
     for (client::FetchedPage& page : fetched->pages) {
-      if (!Append(std::move(page), sequence, result)) return result;
+      // Where the lookup found it: by now everything is in the daemon's memory.
+      const client::PageTier tier = hit.pages[static_cast<size_t>(index++)].tier;
+      if (!Append(std::move(page), tier, sequence, result)) return result;
     }
     if (!fetched->status.ok()) {
       Note(fetched->status);
@@ -101,7 +104,8 @@ PrefixHit PagodaPrefixCache::LoadPages(int64_t usable_pages, const client::Looku
   return result;
 }
 
-bool PagodaPrefixCache::Append(client::FetchedPage page, KvSequence& sequence, PrefixHit& result) {
+bool PagodaPrefixCache::Append(client::FetchedPage page, client::PageTier tier,
+                               KvSequence& sequence, PrefixHit& result) {
   const Precision precision = PrecisionOf(page.header.planes);
   const Precision fidelity = page.header.fidelity;
   const int64_t bytes = page.header.stored_bytes();
@@ -113,8 +117,8 @@ bool PagodaPrefixCache::Append(client::FetchedPage page, KvSequence& sequence, P
   result.precision = result.tokens == 0 ? precision : std::min(result.precision, precision);
   result.tokens += sequence.page_tokens();
   result.bytes += bytes;
-  const bool slower = page.tier == client::PageTier::kSsd || page.tier == client::PageTier::kPeer;
-  if (result.tier == "none" || slower) result.tier = std::string(PageTierName(page.tier));
+  const bool slower = tier == client::PageTier::kSsd || tier == client::PageTier::kPeer;
+  if (result.tier == "none" || slower) result.tier = std::string(PageTierName(tier));
   return true;
 }
 

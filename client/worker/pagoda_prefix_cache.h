@@ -36,7 +36,8 @@ class PagodaPrefixCache : public PrefixCache {
 
  private:
   PrefixHit LoadPages(int64_t usable_pages, const client::LookupResult& hit, KvSequence& sequence);
-  bool Append(client::FetchedPage page, KvSequence& sequence, PrefixHit& result);
+  bool Append(client::FetchedPage page, client::PageTier tier, KvSequence& sequence,
+              PrefixHit& result);
   client::LookupQuery QueryFor(const KvSequence& sequence, absl::Span<const PageKey> keys) const;
   void Note(absl::Status status);
 

@@ -181,12 +181,14 @@ class Worker:
 
     def close(self):
         if self.process.poll() is None:
-            self.process.stdin.close()
+            self.process.stdin.close()  # the worker ends when it has answered
             try:
                 self.process.wait(LIMIT_S)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(LIMIT_S)
+        if not self.process.stdin.closed:
+            self.process.stdin.close()
         self.process.stdout.close()
         self.errors.close()
 

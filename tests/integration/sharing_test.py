@@ -8,9 +8,9 @@ import unittest
 import harness
 
 TOKENS = """tokens:
-  - {token: token-of-acme, tenant: acme, groups: [legal], publish: true, admin: true}
-  - {token: token-of-globex, tenant: globex, groups: [legal]}
-  - {token: token-of-initech, tenant: initech}
+  - {token: secret-token-of-acme, tenant: acme, groups: [legal], publish: true, admin: true}
+  - {token: secret-token-of-globex, tenant: globex, groups: [legal]}
+  - {token: secret-token-of-initech, tenant: initech}
 """
 DOCUMENT = open("/usr/share/common-licenses/Apache-2.0", encoding="utf-8").read()[:1400]
 
@@ -52,7 +52,7 @@ class SharingTest(harness.Case):
 
         def hit(tenant, scope):
             worker = self.worker(model, daemon, precision="raw16", scope=scope,
-                                 token=f"token-of-{tenant}")
+                                 token=f"secret-token-of-{tenant}")
             answer = worker.ask(prompt=DOCUMENT, max_tokens=2)
             return answer["hit_tokens"] > 0, answer["cache_problem"]
 

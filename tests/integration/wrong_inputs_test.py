@@ -81,12 +81,12 @@ class WrongInputsTest(harness.Case):
 
     def test_token_file(self):
         tokens = self.folder / "tokens.yaml"
-        tokens.write_text("tokens: [{token: a-token, tenant: t}]\n")
+        tokens.write_text("tokens: [{token: sixteen-characters-long, tenant: t}]\n")
         os.chmod(tokens, 0o644)
         self.refused("pagodad", "--data-dir", self.folder / "d", "--token-file", tokens,
                      says=["tokens.yaml", "600"])
         os.chmod(tokens, 0o600)
-        tokens.write_text("tokens: [{token: a-token}]\n")
+        tokens.write_text("tokens: [{token: sixteen-characters-long}]\n")
         self.refused("pagodad", "--data-dir", self.folder / "d", "--token-file", tokens,
                      says=["tenant"])
 
