@@ -64,8 +64,7 @@ absl::StatusOr<AdminFilter> ParseFilter(const v1::PageFilter& filter) {
           absl::StrFormat("filter.tier: %d, expected host or ssd", filter.tier()));
   }
   if (filter.precision() != v1::PRECISION_UNSPECIFIED) {
-    PAGODA_ASSIGN_OR_RETURN(parsed.store.precision,
-                            FromWire(filter.precision(), Precision::kNone));
+    PAGODA_ASSIGN_OR_RETURN(parsed.store.precision, FromWire(filter.precision(), Precision::kNone));
   }
   return parsed;
 }

@@ -112,8 +112,7 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* call
     const StoreStats stats = context_.store.Stats();
     response->set_version(kVersion);
     response->set_instance_id(context_.instance_id);
-    response->set_uptime_seconds(
-        absl::ToDoubleSeconds(context_.clock.Monotonic() - start_));
+    response->set_uptime_seconds(absl::ToDoubleSeconds(context_.clock.Monotonic() - start_));
     response->set_state(context_.sessions.draining() ? "draining" : "serving");
     response->set_listen(listen_);
     response->set_data_dir(context_.options.data_dir);
@@ -151,8 +150,7 @@ grpc::ServerWriteReactor<v1::ListPagesResponse>* AdminService::ListPages(
   auto* writer = new BatchWriter(context_.metrics);
   const absl::StatusOr<CallerPtr> caller = AdmitCall(context_, call, *request);
   absl::Status admitted = caller.ok() ? CheckAdmin(**caller) : caller.status();
-  if (admitted.ok() &&
-      !context_.admin_jobs.TryPush([this, writer, request = *request] {
+  if (admitted.ok() && !context_.admin_jobs.TryPush([this, writer, request = *request] {
         absl::StatusOr<std::vector<v1::ListPagesResponse>> batches =
             pagoda::ListPages(context_, request);
         if (batches.ok()) {
@@ -236,8 +234,7 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* call,
     context_.encoder.AwaitIdle(std::max(end - context_.clock.Monotonic(), absl::Seconds(1)));
     if (context_.store.has_ssd()) PAGODA_RETURN_IF_ERROR(context_.store.Flush());
     response->set_sessions_left(context_.sessions.session_count());
-    response->set_pages_unpersisted(
-        static_cast<uint64_t>(context_.store.Stats().dirty_page_count));
+    response->set_pages_unpersisted(static_cast<uint64_t>(context_.store.Stats().dirty_page_count));
     return absl::OkStatus();
   });
 }
@@ -254,8 +251,7 @@ grpc::ServerUnaryReactor* AdminService::Flush(grpc::CallbackServerContext* call,
     context_.encoder.ConsiderAll(std::nullopt);
     context_.encoder.AwaitIdle(timeout);
     PAGODA_RETURN_IF_ERROR(context_.store.Flush());
-    response->set_pages_unpersisted(
-        static_cast<uint64_t>(context_.store.Stats().dirty_page_count));
+    response->set_pages_unpersisted(static_cast<uint64_t>(context_.store.Stats().dirty_page_count));
     return absl::OkStatus();
   });
 }

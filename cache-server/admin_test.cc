@@ -1,7 +1,5 @@
 // Goal: operators see what is there and can pin, evict, drain and flush it; metrics are sound.
 // Method: an in-process daemon; promtool reads the metrics where it is installed.
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -98,15 +96,13 @@ TEST_F(AdminTest, PinEvictAndUnpin) {
   EXPECT_EQ(pinned.pages(), 1u);
   EXPECT_EQ(client_->Status()->pinned_pages(), 1u);
   v1::EvictResponse evicted;
-  ASSERT_TRUE(
-      client_->admin().Evict(client_->Context().get(), v1::EvictRequest(), &evicted).ok());
+  ASSERT_TRUE(client_->admin().Evict(client_->Context().get(), v1::EvictRequest(), &evicted).ok());
   EXPECT_EQ(evicted.pages(), 2u);  // the two after the pinned one
   EXPECT_EQ(evicted.pages_kept(), 2u);
   EXPECT_GT(evicted.bytes(), 0u);
   EXPECT_EQ(PeekCount(), 2);
   ASSERT_TRUE(client_->admin().Unpin(client_->Context().get(), pin, &pinned).ok());
-  ASSERT_TRUE(
-      client_->admin().Evict(client_->Context().get(), v1::EvictRequest(), &evicted).ok());
+  ASSERT_TRUE(client_->admin().Evict(client_->Context().get(), v1::EvictRequest(), &evicted).ok());
   EXPECT_EQ(evicted.pages(), 2u);
   EXPECT_EQ(PeekCount(), 0);
   EXPECT_EQ(client_->Status()->pages(), 0u);
@@ -167,6 +163,9 @@ TEST_F(AdminTest, LaddersAreSetPerModel) {
 
 TEST_F(AdminTest, DrainTellsSessionsPersistsAndKeepsAnswering) {
   Begin();
+  EXPECT_EQ(client_->Health(""), "serving");
+  EXPECT_EQ(client_->Health(kHealthServiceName), "serving");
+  EXPECT_NE(client_->Health("no.such.Service"), "serving");
   v1::DrainRequest request;
   request.set_timeout_seconds(0.3);
   v1::DrainResponse drained;
@@ -177,6 +176,8 @@ TEST_F(AdminTest, DrainTellsSessionsPersistsAndKeepsAnswering) {
   ASSERT_TRUE(client_->Receive(&event));
   EXPECT_TRUE(event.draining());
   EXPECT_EQ(client_->Status()->state(), "draining");
+  EXPECT_EQ(client_->Health(""), "not serving");
+  EXPECT_EQ(client_->Health(kHealthServiceName), "not serving");
   EXPECT_EQ(PeekCount(), 4);
   WireClient late(daemon_.server().address());
   EXPECT_THAT(late.OpenSession(), StatusIs(absl::StatusCode::kUnavailable, "draining"));
@@ -202,8 +203,7 @@ TEST_F(AdminTest, ReportsFeedTheMetrics) {
             grpc::StatusCode::INVALID_ARGUMENT);
   const auto status = client_->Status();
   EXPECT_EQ(status->counters().at("pagoda_decode_tokens_total"), 14u);
-  EXPECT_NE(daemon_.server().MetricsText().find(
-                "pagoda_ttft_seconds_count{cache=\"warm\"} 2"),
+  EXPECT_NE(daemon_.server().MetricsText().find("pagoda_ttft_seconds_count{cache=\"warm\"} 2"),
             std::string::npos);
 }
 

@@ -1,6 +1,7 @@
 // Sizes as people write them: "512MiB", "4GiB", "1073741824".
 //
-// Units   B, KiB, MiB, GiB, TiB (powers of 1024); K, M, G, T mean the same; a plain number is bytes.
+// Units   B, KiB, MiB, GiB, TiB (powers of 1024); K, M, G, T mean the same; a number alone is
+// bytes.
 //         A fraction is fine when the result is a whole number of bytes: "1.5GiB".
 // Errors  INVALID_ARGUMENT  not a size, negative, not whole, or 8 EiB and above
 #pragma once

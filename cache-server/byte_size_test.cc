@@ -33,8 +33,7 @@ TEST(ByteSizeTest, Accepts) {
 TEST(ByteSizeTest, Refuses) {
   for (const char* text : {"", " ", "GiB", "-1", "1GB2", "1e3", "0x10", "inf", "nan", "1.0000001K",
                            "1..5G", "9223372036854775808", "8388608TiB", "1 2", "1PiB"}) {
-    EXPECT_THAT(ParseByteSize(text),
-                StatusIs(absl::StatusCode::kInvalidArgument, "is not a size"))
+    EXPECT_THAT(ParseByteSize(text), StatusIs(absl::StatusCode::kInvalidArgument, "is not a size"))
         << text;
   }
 }

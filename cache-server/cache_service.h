@@ -13,12 +13,11 @@
 namespace pagoda {
 
 // All methods by callback; Fetch and Push on bytes, so that payload is not copied by protobuf.
-using CacheServiceBase = v1::Cache::WithCallbackMethod_Hello<
-    v1::Cache::WithCallbackMethod_Session<v1::Cache::WithCallbackMethod_Lookup<
-        v1::Cache::WithRawCallbackMethod_Fetch<v1::Cache::WithRawCallbackMethod_Push<
-            v1::Cache::WithCallbackMethod_Release<v1::Cache::WithCallbackMethod_Renew<
-                v1::Cache::WithCallbackMethod_Prefetch<
-                    v1::Cache::WithCallbackMethod_Report<v1::Cache::Service>>>>>>>>>;
+using CacheServiceBase = v1::Cache::WithCallbackMethod_Hello<v1::Cache::WithCallbackMethod_Session<
+    v1::Cache::WithCallbackMethod_Lookup<v1::Cache::WithRawCallbackMethod_Fetch<
+        v1::Cache::WithRawCallbackMethod_Push<v1::Cache::WithCallbackMethod_Release<
+            v1::Cache::WithCallbackMethod_Renew<v1::Cache::WithCallbackMethod_Prefetch<
+                v1::Cache::WithCallbackMethod_Report<v1::Cache::Service>>>>>>>>>;
 
 class CacheService : public CacheServiceBase {
  public:

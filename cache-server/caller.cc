@@ -29,16 +29,15 @@ Caller::Caller(const TokenEntry& entry, absl::string_view master_secret)
   for (const std::string& group : entry.groups) {
     scopes_.push_back(MakeScope(ScopeKind::kGroup, group, master_secret, entry.push));
   }
-  scopes_.push_back(
-      MakeScope(ScopeKind::kPublic, "", master_secret, entry.push && entry.publish));
+  scopes_.push_back(MakeScope(ScopeKind::kPublic, "", master_secret, entry.push && entry.publish));
 }
 
 absl::StatusOr<const CallerScope*> Caller::ScopeById(const ScopeId& id) const {
   for (const CallerScope& scope : scopes_) {
     if (scope.id == id) return &scope;
   }
-  return absl::PermissionDeniedError(absl::StrCat(
-      "tenant ", tenant_, " has no right to scope ", id.hex(), "; Hello lists its scopes"));
+  return absl::PermissionDeniedError(absl::StrCat("tenant ", tenant_, " has no right to scope ",
+                                                  id.hex(), "; Hello lists its scopes"));
 }
 
 CallerTable::CallerTable(const std::vector<TokenEntry>& entries, absl::string_view master_secret) {
@@ -51,8 +50,7 @@ CallerTable::CallerTable(const std::vector<TokenEntry>& entries, absl::string_vi
     return;
   }
   for (const TokenEntry& entry : entries) {
-    known_.push_back(
-        {Sha256(entry.token), std::make_shared<const Caller>(entry, master_secret)});
+    known_.push_back({Sha256(entry.token), std::make_shared<const Caller>(entry, master_secret)});
   }
 }
 

@@ -35,7 +35,17 @@ TEST(ConfigFileTest, TheExampleFileIsValidAndHoldsTheDefaults) {
   EXPECT_EQ(options.limits.encode_queue_pages_max, standard.limits.encode_queue_pages_max);
   EXPECT_EQ(options.lease, standard.lease);
   EXPECT_EQ(options.ladder.standard, standard.ladder.standard);
-  EXPECT_EQ(options.ladder.models.at("SmolLM2-135M-Instruct"), Precision::kQ4);
+}
+
+TEST(ConfigFileTest, ModelsHaveLaddersOfTheirOwn) {
+  TempDir dir;
+  ServerOptions options;
+  PAGODA_ASSERT_OK(ReadConfigFile(
+      WriteFile(dir, "ladder: raw16\nmodels: {a/b-1.5: {ladder: q4}, other: {}}\n"), options));
+  const std::map<std::string, Precision> expected = {{"a/b-1.5", Precision::kQ4},
+                                                     {"other", Precision::kRaw16}};
+  EXPECT_EQ(options.ladder.models, expected);
+  EXPECT_EQ(options.ladder.standard, Precision::kRaw16);
 }
 
 TEST(ConfigFileTest, EveryMistakeNamesItsPlaceAndTheRemedy) {
@@ -121,17 +131,17 @@ TEST(ListenAddressTest, FormsAndLocality) {
   const struct {
     const char* text;
     bool local;
-  } good[] = {{"127.0.0.1:7070", true}, {"127.9.9.9:1", true},  {"[::1]:70", true},
-              {"localhost:0", true},    {"unix:/a/b", true},    {"0.0.0.0:7070", false},
-              {"[::]:7070", false},     {"10.0.0.1:1", false},  {"host.example:65535", false}};
+  } good[] = {{"127.0.0.1:7070", true}, {"127.9.9.9:1", true}, {"[::1]:70", true},
+              {"localhost:0", true},    {"unix:/a/b", true},   {"0.0.0.0:7070", false},
+              {"[::]:7070", false},     {"10.0.0.1:1", false}, {"host.example:65535", false}};
   for (const auto& row : good) {
     const auto parsed = ParseListenAddress(row.text);
     PAGODA_ASSERT_OK(parsed) << row.text;
     EXPECT_EQ(parsed->is_local(), row.local) << row.text;
     EXPECT_EQ(parsed->ToString(), row.text);
   }
-  for (const char* text : {"", ":7070", "host", "host:", "host:x", "host:65536", "host:-1", "::1:70",
-                           "unix:", "[]:1"}) {
+  for (const char* text : {"", ":7070", "host", "host:", "host:x", "host:65536", "host:-1",
+                           "::1:70", "unix:", "[]:1"}) {
     EXPECT_THAT(ParseListenAddress(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
   EXPECT_THAT(ParseListenAddress("unix:/" + std::string(200, 'x')),
@@ -214,10 +224,8 @@ TEST(CallerTest, TokensNameTenantsScopesAndRights) {
   EXPECT_NE(acme->pusher(), evil->pusher());
   EXPECT_NE(acme->scopes()[0].secret, evil->scopes()[0].secret);
   EXPECT_EQ(acme->scopes()[2].id, evil->scopes()[1].id);
-  EXPECT_THAT(evil->ScopeById(acme->scopes()[0].id),
-              StatusIs(absl::StatusCode::kPermissionDenied));
-  EXPECT_THAT(evil->ScopeById(acme->scopes()[1].id),
-              StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(evil->ScopeById(acme->scopes()[0].id), StatusIs(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(evil->ScopeById(acme->scopes()[1].id), StatusIs(absl::StatusCode::kPermissionDenied));
 }
 
 }  // namespace

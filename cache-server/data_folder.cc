@@ -18,8 +18,7 @@ absl::StatusOr<std::unique_ptr<DataFolder>> DataFolder::Take(const std::string& 
   std::filesystem::create_directories(path, error);
   if (error) {
     return absl::UnavailableError(absl::StrCat("data_dir: cannot make ", path, ": ",
-                                               error.message(),
-                                               "; choose another --data-dir"));
+                                               error.message(), "; choose another --data-dir"));
   }
   const std::string lock_path = path + "/lock";
   const int lock = ::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);

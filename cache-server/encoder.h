@@ -42,8 +42,8 @@ class Encoder {
     absl::Duration scan_period = absl::Seconds(5);  // at most this often
     SequenceTable::Limits sequences;
   };
-  Encoder(const Options& options, TieredStore& store, const ModelRegistry& models,
-          Metrics& metrics, const Clock& clock);
+  Encoder(const Options& options, TieredStore& store, const ModelRegistry& models, Metrics& metrics,
+          const Clock& clock);
   ~Encoder();
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
@@ -54,8 +54,7 @@ class Encoder {
   absl::Status AdvanceSequence(const SessionId& session, const SequenceId& id,
                                uint64_t length_tokens) ABSL_LOCKS_EXCLUDED(table_mutex_);
   absl::Status AttachPages(const SessionId& session, const SequenceId& id,
-                           absl::Span<const SequencePage> pages)
-      ABSL_LOCKS_EXCLUDED(table_mutex_);
+                           absl::Span<const SequencePage> pages) ABSL_LOCKS_EXCLUDED(table_mutex_);
   absl::Status CloseSequence(const SessionId& session, const SequenceId& id)
       ABSL_LOCKS_EXCLUDED(table_mutex_);
   void CloseSession(const SessionId& session) ABSL_LOCKS_EXCLUDED(table_mutex_);

@@ -61,29 +61,27 @@ absl::StatusOr<ServedPage> ServePage(const HostPagePtr& page,
                                      const FetchSelection& selection) {
   const PageHeader& source = encoded != nullptr ? encoded->header : page->header();
   const uint32_t layers = source.layer_count;
-  if (selection.layer_begin >= layers ||
-      selection.layer_count > layers - selection.layer_begin) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("layers: %d+%d asked, the page has %d", selection.layer_begin,
-                        selection.layer_count, layers));
+  if (selection.layer_begin >= layers || selection.layer_count > layers - selection.layer_begin) {
+    return absl::InvalidArgumentError(absl::StrFormat("layers: %d+%d asked, the page has %d",
+                                                      selection.layer_begin, selection.layer_count,
+                                                      layers));
   }
   const uint32_t layer_end =
       selection.layer_count == 0 ? layers : selection.layer_begin + selection.layer_count;
   std::vector<PlaneEntry> planes = PlanesAt(source, selection.precision_max);
   if (!selection.planes.empty()) {
     planes = source.planes;
-    planes.erase(
-        std::remove_if(planes.begin(), planes.end(),
-                       [&](const PlaneEntry& p) { return !Wanted(p, selection.planes); }),
-        planes.end());
+    planes.erase(std::remove_if(planes.begin(), planes.end(),
+                                [&](const PlaneEntry& p) { return !Wanted(p, selection.planes); }),
+                 planes.end());
   }
   ServedPage served;
   Selection selected = Select(source, selection.layer_begin, layer_end, planes);
   served.header = std::move(selected.header);
   for (const uint32_t index : selected.segments) {
-    served.segments.push_back(
-        encoded != nullptr ? encoded->segments[index].span().subspan(0, source.segments[index].length)
-                           : page->segment(index));
+    served.segments.push_back(encoded != nullptr ? encoded->segments[index].span().subspan(
+                                                       0, source.segments[index].length)
+                                                 : page->segment(index));
   }
   if (encoded != nullptr) {
     served.bytes_owner = encoded;

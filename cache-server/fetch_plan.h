@@ -27,7 +27,7 @@ namespace pagoda {
 
 struct FetchSelection {
   uint32_t layer_begin = 0;
-  uint32_t layer_count = 0;  // 0: all
+  uint32_t layer_count = 0;               // 0: all
   std::vector<v1::PlaneSelector> planes;  // empty: what is needed at precision_max
   Precision precision_max = Precision::kOpaque;
 };
@@ -40,7 +40,7 @@ struct ServedPage {
   std::vector<ByteSpan> segments;  // payloads, as in header.segments
 };
 
-// From the stored page, or from `encoded` when the answer is at a lower precision than a raw16 page.
+// From the stored page, or from `encoded` when a raw16 page is answered at a lower precision.
 absl::StatusOr<ServedPage> ServePage(const HostPagePtr& page,
                                      const std::shared_ptr<const EncodedCopy>& encoded,
                                      const FetchSelection& selection);

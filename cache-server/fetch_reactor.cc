@@ -134,8 +134,8 @@ void FetchReactor::Start(std::shared_ptr<FetchReactor> self, grpc::CallbackServe
   transfer_started_ = true;
   context_.metrics.OnTransferStart(TransferDirection::kOut);
   // Without a deadline of its own the call waits for one lease at most.
-  const auto latest = std::chrono::system_clock::now() +
-                      absl::ToChronoMilliseconds(context_.options.lease);
+  const auto latest =
+      std::chrono::system_clock::now() + absl::ToChronoMilliseconds(context_.options.lease);
   give_up_.Set(std::min(call->deadline(), latest), [weak = weak_from_this()](bool fired) {
     const std::shared_ptr<FetchReactor> reactor = weak.lock();
     if (reactor == nullptr || !fired) return;
@@ -269,8 +269,8 @@ bool FetchReactor::AppendPieces(PieceMessageWriter& writer) {
     const SegmentOrder& at = order_[next_segment_];
     const ServedPage& page = served_[at.page];
     const ByteSpan segment = page.segments[at.segment];
-    const size_t size = std::min(segment.size() - segment_offset_,
-                                 kMessagePayloadBytes - writer.payload_bytes());
+    const size_t size =
+        std::min(segment.size() - segment_offset_, kMessagePayloadBytes - writer.payload_bytes());
     writer.AppendPiece(
         {target_.page_begin + at.page, at.segment, static_cast<uint64_t>(segment_offset_)},
         SliceOf(segment.subspan(segment_offset_, size), page.bytes_owner));

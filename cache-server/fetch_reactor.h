@@ -3,7 +3,7 @@
 //
 //   gather (loads and encodes call back) -> headers -> segments, layers outermost -> ends -> finish
 //
-// Threads    gRPC's callbacks, loaders and encoders call in; one of them at a time drives the stream
+// Threads    gRPC's callbacks, loaders and encoders call in; one at a time drives the stream
 // Ownership  deletes itself when gRPC is done; callbacks that come later find it detached
 // Limits     messages of about 1 MiB; waits no longer than the call's deadline or one lease
 #pragma once

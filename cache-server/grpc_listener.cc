@@ -73,8 +73,8 @@ absl::StatusOr<GrpcListener> ListenGrpc(const ServerOptions& options,
   GrpcListener listener;
   listener.server = builder.BuildAndStart();
   if (listener.server == nullptr || (!address.is_unix() && port == 0)) {
-    return absl::UnavailableError(absl::StrCat("listen: cannot listen on ", address.ToString(),
-                                               "; choose another address"));
+    return absl::UnavailableError(
+        absl::StrCat("listen: cannot listen on ", address.ToString(), "; choose another address"));
   }
   if (address.is_unix()) {
     // Without tokens the file's mode is the only guard: this user alone.

@@ -39,8 +39,7 @@ void FillLimits(const ServerOptions& options, v1::Limits& limits) {
   limits.set_batch_pages_max(options.limits.batch_pages_max);
   limits.set_control_message_bytes_max(
       static_cast<uint64_t>(options.limits.control_message_bytes_max));
-  limits.set_piece_message_bytes_max(
-      static_cast<uint64_t>(options.limits.piece_message_bytes_max));
+  limits.set_piece_message_bytes_max(static_cast<uint64_t>(options.limits.piece_message_bytes_max));
   limits.set_sessions_max(options.limits.sessions_max);
   limits.set_leases_per_session_max(options.limits.leases_per_session_max);
   limits.set_sequences_per_session_max(options.limits.sequences_per_session_max);
@@ -55,8 +54,7 @@ void FillCapabilities(const ServiceContext& context, v1::Capabilities& capabilit
   for (const auto precision : {v1::PRECISION_Q4, v1::PRECISION_Q8, v1::PRECISION_RAW16}) {
     capabilities.add_precisions(precision);
   }
-  for (const auto kind :
-       {v1::PLANE_KIND_CODES, v1::PLANE_KIND_RAW16, v1::PLANE_KIND_RAW_ROWS}) {
+  for (const auto kind : {v1::PLANE_KIND_CODES, v1::PLANE_KIND_RAW16, v1::PLANE_KIND_RAW_ROWS}) {
     capabilities.add_plane_kinds(kind);
   }
   capabilities.add_tiers(v1::TIER_HOST);

@@ -63,10 +63,9 @@ absl::StatusOr<ListenAddress> ParseListenAddress(absl::string_view text) {
     const size_t longest = sizeof(sockaddr_un{}.sun_path) - 1;
     if (address.unix_path.empty()) return NotAnAddress(text);
     if (address.unix_path.size() > longest) {
-      return absl::InvalidArgumentError(absl::StrCat("'", text, "' has a path of ",
-                                                     address.unix_path.size(),
-                                                     " characters, a socket's has at most ",
-                                                     longest, "; choose a shorter one"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", text, "' has a path of ", address.unix_path.size(),
+                       " characters, a socket's has at most ", longest, "; choose a shorter one"));
     }
     return address;
   }

@@ -83,8 +83,7 @@ void StartLoading(ServiceContext& context, const ScopeId& scope, absl::Span<cons
 void FillPages(const std::vector<PlacedPage>& pages, v1::LookupResponse& response) {
   for (const PlacedPage& page : pages) {
     v1::PageInfo& info = *response.add_pages();
-    info.set_state(page.state == PageState::kReady ? v1::PAGE_STATE_READY
-                                                   : v1::PAGE_STATE_LOADING);
+    info.set_state(page.state == PageState::kReady ? v1::PAGE_STATE_READY : v1::PAGE_STATE_LOADING);
     info.set_tier(static_cast<v1::Tier>(static_cast<int>(page.tier) + 1));
     info.set_precision(ToWire(page.precision));
     info.set_fidelity(ToWire(page.fidelity));
@@ -101,7 +100,7 @@ void CountLookup(ServiceContext& context, const Caller& caller, const ParsedChai
   if (parsed.model.has_value()) event.model = parsed.model->spec.model;
   event.scope_kind = caller.scopes()[chain.scope_index].scope.kind;
   event.precision_min = precision_min;
-  event.page_tokens = !pages.empty()            ? pages[0].page_tokens
+  event.page_tokens = !pages.empty()             ? pages[0].page_tokens
                       : parsed.model.has_value() ? parsed.model->page_tokens
                                                  : context.options.page_tokens;
   event.asked_pages = std::max(parsed.longest, pages.size());
@@ -143,8 +142,8 @@ absl::Status AttachToSequence(ServiceContext& context, const SessionId& session,
   return context.encoder.AttachPages(session, sequence, attached);
 }
 
-absl::Status Lookup(ServiceContext& context, const Caller& caller,
-                    const v1::LookupRequest& request, v1::LookupResponse& response) {
+absl::Status Lookup(ServiceContext& context, const Caller& caller, const v1::LookupRequest& request,
+                    v1::LookupResponse& response) {
   PAGODA_ASSIGN_OR_RETURN(
       const ParsedChains parsed,
       ParseChains(context, caller, request.identity(), request.part(), request.chains()));
@@ -184,8 +183,7 @@ absl::Status Lookup(ServiceContext& context, const Caller& caller,
     context.store.ReleaseRequest(session_bytes, request.request_id());
     return absl::OkStatus();
   }
-  response.set_lease_id(
-      LeaseToken{answer.lease, context.instance_tag, chain.scope_index}.Encode());
+  response.set_lease_id(LeaseToken{answer.lease, context.instance_tag, chain.scope_index}.Encode());
   response.set_lease_seconds(absl::ToDoubleSeconds(context.options.lease));
   if (absl::Status status = AttachToSequence(context, session, request.sequence_id(), query.scope,
                                              chain.keys, answer.pages);
@@ -217,9 +215,9 @@ absl::Status AnswerRelease(ServiceContext& context, const Caller& caller,
   PAGODA_ASSIGN_OR_RETURN(const SessionId session,
                           ParseId<SessionId>("session_id", request.session_id()));
   if (static_cast<uint32_t>(request.lease_ids_size()) > context.options.limits.batch_pages_max) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "lease_ids: %d given, batch_pages_max is %d", request.lease_ids_size(),
-        context.options.limits.batch_pages_max));
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("lease_ids: %d given, batch_pages_max is %d", request.lease_ids_size(),
+                        context.options.limits.batch_pages_max));
   }
   // A session that is gone has no leases: released is released.
   if (!context.sessions.Check(session, caller.tenant()).ok()) return absl::OkStatus();

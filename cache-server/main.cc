@@ -22,7 +22,7 @@ namespace {
 
 constexpr char kFooter[] = R"(Examples:
   pagodad --data-dir /var/lib/pagoda
-      One node, workers on this machine at 127.0.0.1:7070, pages in 1 GiB of memory and 20 GiB of SSD.
+      Workers on this machine at 127.0.0.1:7070, pages in 1 GiB of memory and 20 GiB of SSD.
   pagodad --data-dir /tmp/p --listen unix:/tmp/p.sock --host-capacity 4GiB --no-ssd
       A Unix socket, memory only.
   pagodad --config /etc/pagoda/pagodad.yaml --ladder q4
@@ -31,8 +31,8 @@ constexpr char kFooter[] = R"(Examples:
       Says whether the configuration is sound, and ends.
 
 Once it serves it prints one line: pagodad_ready listen=ADDRESS metrics=ADDRESS
-SIGTERM or SIGINT stops it: sessions are told, pages are written to SSD, exit code 0. A second signal
-ends it at once; pages that were in memory only are then gone, as a cache may forget.)";
+SIGTERM or SIGINT stops it: sessions are told, pages are written to SSD, exit code 0. A second
+signal ends it at once; pages that were in memory only are then gone, as a cache may forget.)";
 
 struct Flags {
   std::string config;
@@ -114,8 +114,8 @@ absl::Status ApplyFlags(const Flags& flags, ServerOptions& options) {
   if (flags.encode_threads != 0) options.encode_threads = flags.encode_threads;
   if (flags.ladder.empty()) return absl::OkStatus();
   const absl::StatusOr<Precision> ladder = ParsePrecision(flags.ladder);
-  if (!ladder.ok() || (*ladder != Precision::kRaw16 && *ladder != Precision::kQ8 &&
-                       *ladder != Precision::kQ4)) {
+  if (!ladder.ok() ||
+      (*ladder != Precision::kRaw16 && *ladder != Precision::kQ8 && *ladder != Precision::kQ4)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--ladder: is '", flags.ladder, "', expected raw16, q8 or q4"));
   }
@@ -187,8 +187,9 @@ int Run(const Flags& flags) {
 }  // namespace pagoda
 
 int main(int argc, char** argv) {
-  CLI::App app{"pagodad keeps KV-cache pages of LLM inference in host memory and on SSD, and serves "
-               "them to inference workers over gRPC."};
+  CLI::App app{
+      "pagodad keeps KV-cache pages of LLM inference in host memory and on SSD, and serves "
+      "them to inference workers over gRPC."};
   pagoda::Flags flags;
   pagoda::DescribeFlags(app, flags);
   try {

@@ -30,8 +30,8 @@ absl::Status WriteAll(int file, absl::string_view bytes) {
 absl::Status Make(const std::string& path) {
   const absl::StatusOr<Sha256Digest> random = RandomBytes32();
   if (!random.ok()) return random.status();
-  // Written aside, then linked: link() refuses to replace, so that the first of two daemons wins and
-  // nobody ever reads half a secret.
+  // Written aside, then linked: link() refuses to replace, so that the first of two daemons wins
+  // and nobody ever reads half a secret.
   const std::string aside = absl::StrCat(path, ".", ::getpid());
   const int file = ::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (file < 0) {

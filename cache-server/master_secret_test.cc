@@ -46,8 +46,7 @@ TEST(MasterSecretTest, RefusesWrongLengthsAndOpenModes) {
         << size;
   }
   WriteFile(path, 32, 0640);
-  EXPECT_THAT(ReadMasterSecret(path),
-              StatusIs(absl::StatusCode::kFailedPrecondition, "chmod 600"));
+  EXPECT_THAT(ReadMasterSecret(path), StatusIs(absl::StatusCode::kFailedPrecondition, "chmod 600"));
   WriteFile(path, 32, 0600);
   PAGODA_EXPECT_OK(ReadMasterSecret(path));
 }

@@ -18,8 +18,9 @@ constexpr size_t kTenantsMax = 200;
 constexpr size_t kAnnouncedModelsMax = 8;
 constexpr char kOther[] = "other";
 constexpr absl::string_view kPutResultNames[kPutResultCount] = {
-    "stored",           "duplicate",     "replaced",          "rejected_parent", "rejected_scope",
-    "rejected_request", "rejected_room", "rejected_checksum", "error"};
+    "stored",          "duplicate",         "replaced",
+    "rejected_parent", "rejected_scope",    "rejected_request",
+    "rejected_room",   "rejected_checksum", "error"};
 constexpr const char* kPathNames[] = {"grpc", "ssd"};
 constexpr const char* kDirectionNames[] = {"in", "out"};
 constexpr const char* kRejectReasons[] = {"authn", "authz", "limit", "unavailable"};
@@ -51,9 +52,9 @@ absl::flat_hash_set<std::string> FirstOf(const std::vector<std::string>& names, 
 
 absl::string_view RpcMethodName(RpcMethod method) {
   constexpr absl::string_view kNames[kRpcMethodCount] = {
-      "Hello",      "Session",   "Lookup",    "Fetch", "Push",  "Release", "Renew", "Prefetch",
-      "Report",     "Status",    "ListModels", "ListPages", "SetLadder", "Pin", "Unpin", "Evict",
-      "Drain",      "Flush"};
+      "Hello",     "Session",  "Lookup", "Fetch",  "Push",       "Release",
+      "Renew",     "Prefetch", "Report", "Status", "ListModels", "ListPages",
+      "SetLadder", "Pin",      "Unpin",  "Evict",  "Drain",      "Flush"};
   return kNames[static_cast<int>(method)];
 }
 
@@ -88,16 +89,17 @@ Metrics::Metrics(const std::vector<std::string>& tenants, const std::vector<std:
   for (const ScopeKind kind : {ScopeKind::kPrivate, ScopeKind::kGroup, ScopeKind::kPublic}) {
     cross_share_[static_cast<int>(kind)] = &cross_share.Add({{"scope", Text(ScopeKindName(kind))}});
   }
-  prefix_pages_ = &HistogramFamily(registry, metric::kLookupPrefixPages)
-                       .Add({}, Histogram::BucketBoundaries{0, 1, 2, 4, 8, 16, 32, 64, 128, 256,
-                                                            512, 1024});
+  prefix_pages_ =
+      &HistogramFamily(registry, metric::kLookupPrefixPages)
+           .Add({}, Histogram::BucketBoundaries{0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024});
   auto& put_pages = CounterFamily(registry, metric::kPutPages);
   for (int i = 0; i < kPutResultCount; ++i) {
     put_pages_[i] = &put_pages.Add({{"result", Text(kPutResultNames[i])}});
   }
   commit_seconds_ = &HistogramFamily(registry, metric::kCommitSeconds).Add({}, SecondsBuckets());
   pusher_mismatch_ = &CounterFamily(registry, metric::kPusherMismatch).Add({});
-  promoted_ = &CounterFamily(registry, metric::kPromotedBytes).Add({{"from", "ssd"}, {"to", "host"}});
+  promoted_ =
+      &CounterFamily(registry, metric::kPromotedBytes).Add({{"from", "ssd"}, {"to", "host"}});
   demoted_ = &CounterFamily(registry, metric::kDemotedBytes).Add({{"from", "host"}, {"to", "ssd"}});
   auto& bytes = CounterFamily(registry, metric::kTransferBytes);
   auto& failures = CounterFamily(registry, metric::kTransferFailures);

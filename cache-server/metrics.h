@@ -30,15 +30,38 @@
 namespace pagoda {
 
 enum class RpcMethod : uint8_t {
-  kHello, kSession, kLookup, kFetch, kPush, kRelease, kRenew, kPrefetch, kReport,  // Cache
-  kStatus, kListModels, kListPages, kSetLadder, kPin, kUnpin, kEvict, kDrain, kFlush,  // Admin
+  kHello,
+  kSession,
+  kLookup,
+  kFetch,
+  kPush,
+  kRelease,
+  kRenew,
+  kPrefetch,
+  kReport,  // Cache
+  kStatus,
+  kListModels,
+  kListPages,
+  kSetLadder,
+  kPin,
+  kUnpin,
+  kEvict,
+  kDrain,
+  kFlush,  // Admin
 };
 constexpr int kRpcMethodCount = 18;
 absl::string_view RpcMethodName(RpcMethod method);
 
 enum class PutResult : uint8_t {
-  kStored, kDuplicate, kReplaced, kRejectedParent, kRejectedScope, kRejectedRequest,
-  kRejectedRoom, kRejectedChecksum, kError,
+  kStored,
+  kDuplicate,
+  kReplaced,
+  kRejectedParent,
+  kRejectedScope,
+  kRejectedRequest,
+  kRejectedRoom,
+  kRejectedChecksum,
+  kError,
 };
 constexpr int kPutResultCount = 9;
 

@@ -28,8 +28,8 @@ std::string SpecToJson(const ModelSpec& spec) {
 
 absl::StatusOr<KnownModel> FromJson(const nlohmann::json& item) {
   v1::ModelSpec wire;
-  const auto parsed =
-      google::protobuf::util::JsonStringToMessage(item.value("spec", nlohmann::json()).dump(), &wire);
+  const auto parsed = google::protobuf::util::JsonStringToMessage(
+      item.value("spec", nlohmann::json()).dump(), &wire);
   if (!parsed.ok()) return absl::InvalidArgumentError("a model spec is not readable");
   KnownModel model;
   PAGODA_ASSIGN_OR_RETURN(model.spec, FromWire(wire));
@@ -161,8 +161,7 @@ absl::Status ModelRegistry::SaveIfChanged() {
   if (std::rename(aside.c_str(), path_.c_str()) != 0) {
     absl::MutexLock lock(&mutex_);
     changed_ = true;
-    return absl::UnavailableError(
-        absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
+    return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
   }
   return absl::OkStatus();
 }

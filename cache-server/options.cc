@@ -19,8 +19,8 @@ absl::Status ValidateLimits(const LimitOptions& limits) {
                absl::StrFormat("%d to %d", min, max));
   };
   PAGODA_RETURN_IF_ERROR(between("batch_pages_max", limits.batch_pages_max, 1, 16384));
-  PAGODA_RETURN_IF_ERROR(between("control_message_bytes_max", limits.control_message_bytes_max,
-                                 64 << 10, 4 << 20));
+  PAGODA_RETURN_IF_ERROR(
+      between("control_message_bytes_max", limits.control_message_bytes_max, 64 << 10, 4 << 20));
   PAGODA_RETURN_IF_ERROR(
       between("piece_message_bytes_max", limits.piece_message_bytes_max, 2 << 20, 64 << 20));
   PAGODA_RETURN_IF_ERROR(between("sessions_max", limits.sessions_max, 1, 65536));

@@ -57,10 +57,10 @@ struct ServerOptions {
   LimitOptions limits;
 
   // Performance.
-  uint32_t page_tokens = 64;  // told to clients that do not choose
-  int32_t encode_threads = 1;  // quantizing takes about 1.3 ns an element
-  absl::Duration lease = absl::Seconds(30);      // longer than the slowest fetch of one request
-  absl::Duration heartbeat = absl::Seconds(2);   // how often a client speaks at least
+  uint32_t page_tokens = 64;                    // told to clients that do not choose
+  int32_t encode_threads = 1;                   // quantizing takes about 1.3 ns an element
+  absl::Duration lease = absl::Seconds(30);     // longer than the slowest fetch of one request
+  absl::Duration heartbeat = absl::Seconds(2);  // how often a client speaks at least
   absl::Duration session_timeout = absl::Seconds(10);  // silence after which a client is dead
 
   absl::Status Validate() const;

@@ -55,10 +55,10 @@ absl::Status PagePush::CheckScope(const v1::PushPage& page, const CallerScope*& 
   PAGODA_ASSIGN_OR_RETURN(const ScopeId scope_id, ParseId<ScopeId>("scope_id", page.scope_id()));
   PAGODA_ASSIGN_OR_RETURN(scope, caller_.ScopeById(scope_id));
   if (scope->may_push) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat(
-      "tenant ", caller_.tenant(), " may not push into ", ScopeName(scope->scope),
-      scope->scope.kind == ScopeKind::kPublic ? "; its token needs publish: true"
-                                              : "; its token has push: false"));
+  return absl::PermissionDeniedError(
+      absl::StrCat("tenant ", caller_.tenant(), " may not push into ", ScopeName(scope->scope),
+                   scope->scope.kind == ScopeKind::kPublic ? "; its token needs publish: true"
+                                                           : "; its token has push: false"));
 }
 
 absl::Status PagePush::CheckKeys(const v1::PushPage& page, const CallerScope& scope) {
@@ -82,8 +82,8 @@ absl::Status PagePush::CheckKeys(const v1::PushPage& page, const CallerScope& sc
                                                       token_count, page.page_tokens()));
   }
   if (page.extra().size() > kExtraBytesMax) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "extra: has %d bytes, expected at most %d", page.extra().size(), kExtraBytesMax));
+    return absl::InvalidArgumentError(absl::StrFormat("extra: has %d bytes, expected at most %d",
+                                                      page.extra().size(), kExtraBytesMax));
   }
   header_.token_ids.assign(page.token_ids().begin(), page.token_ids().end());
   if (KeyOf(header_.parent, header_.token_ids, page.extra()) != header_.record.key) {
@@ -98,14 +98,13 @@ absl::Status PagePush::BuildHeader(const v1::PushPage& page, const CallerScope& 
   PAGODA_RETURN_IF_ERROR(CheckServed(page, spec_, part));
   const LayerGroup& group = spec_.groups[part.group];
   if (page.page_tokens() > kernels::kPageTokensMax || group.head_dim > kernels::kHeadDimMax) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("page of %d tokens and head_dim %d: expected at most %d and %d",
-                        page.page_tokens(), group.head_dim, kernels::kPageTokensMax,
-                        kernels::kHeadDimMax));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "page of %d tokens and head_dim %d: expected at most %d and %d", page.page_tokens(),
+        group.head_dim, kernels::kPageTokensMax, kernels::kHeadDimMax));
   }
-  const kernels::PageShape shape = {
-      static_cast<int32_t>(group.layer_count), part.head_count,
-      static_cast<int32_t>(group.head_dim), static_cast<int32_t>(page.page_tokens())};
+  const kernels::PageShape shape = {static_cast<int32_t>(group.layer_count), part.head_count,
+                                    static_cast<int32_t>(group.head_dim),
+                                    static_cast<int32_t>(page.page_tokens())};
   PAGODA_RETURN_IF_ERROR(kernels::ValidatePageShape(shape));
   PAGODA_ASSIGN_OR_RETURN(header_.fidelity, FromWire(page.fidelity(), Precision::kRaw16));
   if (page.base_position() > kBasePositionMax) {
@@ -143,8 +142,8 @@ absl::Status PagePush::BuildHeader(const v1::PushPage& page, const CallerScope& 
 absl::Status PagePush::CheckPlace() {
   if (header_.parent_is_root) {
     if (header_.base_position == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "base_position: %d for a first page, expected 0", header_.base_position));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("base_position: %d for a first page, expected 0", header_.base_position));
   }
   const std::optional<PlacedPage> parent = Stored(header_.parent);
   if (!parent.has_value()) {
@@ -152,8 +151,8 @@ absl::Status PagePush::CheckPlace() {
   }
   const uint64_t expected = parent->base_position + parent->page_tokens;
   if (header_.base_position != expected) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "base_position: %d, the parent ends at %d", header_.base_position, expected));
+    return absl::InvalidArgumentError(absl::StrFormat("base_position: %d, the parent ends at %d",
+                                                      header_.base_position, expected));
   }
   return absl::OkStatus();
 }
@@ -188,9 +187,9 @@ absl::Status PagePush::Add(const PieceView& piece) {
   }
   const SegmentEntry& segment = header_.segments[segment_];
   if (piece.address.segment_index != segment_ || piece.address.offset != offset_) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "pieces: segment %d offset %d came, expected segment %d offset %d",
-        piece.address.segment_index, piece.address.offset, segment_, offset_));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("pieces: segment %d offset %d came, expected segment %d offset %d",
+                        piece.address.segment_index, piece.address.offset, segment_, offset_));
   }
   if (piece.size == 0 || piece.size > segment.length - offset_) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -204,9 +203,8 @@ absl::Status PagePush::Add(const PieceView& piece) {
   offset_ += piece.size;
   if (offset_ < segment.length) return absl::OkStatus();
   if (crc_ != segment.crc32c) {
-    return absl::DataLossError(
-        absl::StrFormat("segment %d: checksum %08x, announced %08x", segment_, crc_,
-                        segment.crc32c));
+    return absl::DataLossError(absl::StrFormat("segment %d: checksum %08x, announced %08x",
+                                               segment_, crc_, segment.crc32c));
   }
   ++segment_;
   offset_ = 0;
@@ -225,8 +223,8 @@ void PagePush::CompareContent() const {
 absl::StatusOr<PushedPage> PagePush::Commit(bool in_window) {
   PAGODA_RETURN_IF_ERROR(status_);
   if (segment_ != header_.segments.size()) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "commit: after %d of %d segments", segment_, header_.segments.size()));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("commit: after %d of %d segments", segment_, header_.segments.size()));
   }
   PushedPage pushed{ref_, end_position(), CommitOutcome::kAlreadyStored};
   if (!staged_.has_value()) {

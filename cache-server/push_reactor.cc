@@ -181,9 +181,9 @@ absl::Status PushReactor::Process() {
   }
   if (reader.fields().size() >
       static_cast<size_t>(context_.options.limits.control_message_bytes_max)) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "message has %d bytes beside its pieces, control_message_bytes_max is %d",
-        reader.fields().size(), context_.options.limits.control_message_bytes_max));
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("message has %d bytes beside its pieces, control_message_bytes_max is %d",
+                        reader.fields().size(), context_.options.limits.control_message_bytes_max));
   }
   if (!joined_) PAGODA_RETURN_IF_ERROR(JoinSession(request));
   absl::MutexLock lock(&page_mutex_);

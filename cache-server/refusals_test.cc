@@ -84,8 +84,9 @@ TEST_F(RefusalsTest, Hello) {
               StatusIs(StatusCode::kInvalidArgument));
   EXPECT_THAT(Hello([](auto& r) { r.mutable_model()->mutable_groups(0)->set_head_dim(0); }),
               StatusIs(StatusCode::kInvalidArgument));
-  EXPECT_THAT(Hello([](auto& r) { r.mutable_model()->mutable_groups(0)->set_layer_count(1 << 30); }),
-              StatusIs(StatusCode::kInvalidArgument));
+  EXPECT_THAT(
+      Hello([](auto& r) { r.mutable_model()->mutable_groups(0)->set_layer_count(1 << 30); }),
+      StatusIs(StatusCode::kInvalidArgument));
   EXPECT_THAT(Hello([](auto& r) { r.mutable_model()->set_kv_dtype(static_cast<v1::KvDtype>(77)); }),
               StatusIs(StatusCode::kInvalidArgument));
 }
@@ -161,8 +162,7 @@ TEST_F(RefusalsTest, PushedPages) {
   broken([](P p) { p.start.set_key("short"); }, StatusCode::kInvalidArgument, "key");
   broken([](P p) { p.start.set_parent(std::string(32, 'p')); }, StatusCode::kInvalidArgument,
          "root");
-  broken([](P p) { p.start.set_base_position(64); }, StatusCode::kInvalidArgument,
-         "base_position");
+  broken([](P p) { p.start.set_base_position(64); }, StatusCode::kInvalidArgument, "base_position");
   broken([](P p) { p.start.set_segment_crc32c(0, 1); }, StatusCode::kDataLoss, "checksum");
   broken([](P p) { p.segments[0][17] ^= 1; }, StatusCode::kDataLoss, "checksum");
   broken([](P p) { p.start.add_segment_crc32c(1); }, StatusCode::kInvalidArgument,
@@ -178,7 +178,8 @@ TEST_F(RefusalsTest, PushedPages) {
   broken([](P p) { p.start.set_precision(v1::PRECISION_Q8); }, StatusCode::kUnimplemented, "raw16");
   broken([](P p) { p.start.add_extra_planes()->set_kind(v1::PLANE_KIND_DIGEST_QUEST); },
          StatusCode::kUnimplemented, "extra_planes");
-  broken([](P p) { p.start.mutable_part()->set_group(200); }, StatusCode::kInvalidArgument, "group");
+  broken([](P p) { p.start.mutable_part()->set_group(200); }, StatusCode::kInvalidArgument,
+         "group");
   broken([](P p) { p.start.mutable_part()->set_head_count(9); }, StatusCode::kInvalidArgument,
          "heads");
   broken(
@@ -291,9 +292,8 @@ TEST_F(RefusalsTest, FetchAndLeases) {
               StatusIs(StatusCode::kUnimplemented, "not served yet"));
   EXPECT_THAT(broken([](auto& r) { r.add_planes()->set_kind(v1::PLANE_KIND_UNSPECIFIED); }),
               StatusIs(StatusCode::kInvalidArgument, "planes.kind"));
-  EXPECT_THAT(
-      broken([](auto& r) { r.add_planes()->set_kind(static_cast<v1::PlaneKind>(99)); }),
-      StatusIs(StatusCode::kInvalidArgument, "planes.kind"));
+  EXPECT_THAT(broken([](auto& r) { r.add_planes()->set_kind(static_cast<v1::PlaneKind>(99)); }),
+              StatusIs(StatusCode::kInvalidArgument, "planes.kind"));
   EXPECT_THAT(broken([](auto& r) { r.set_precision_max(v1::PRECISION_Q2); }),
               StatusIs(StatusCode::kUnimplemented));
   EXPECT_THAT(broken([](auto& r) { r.set_lease_id("x"); }), StatusIs(StatusCode::kNotFound));

@@ -18,8 +18,8 @@ absl::StatusOr<PartRange> ParsePart(const v1::Part& part, const ModelSpec& spec)
   PartRange range;
   range.group = static_cast<uint8_t>(part.group());
   range.head_begin = static_cast<uint16_t>(part.head_begin());
-  range.head_count = static_cast<uint16_t>(
-      part.head_count() == 0 ? heads - part.head_begin() : part.head_count());
+  range.head_count =
+      static_cast<uint16_t>(part.head_count() == 0 ? heads - part.head_begin() : part.head_count());
   return range;
 }
 

@@ -119,8 +119,7 @@ TEST_F(RestartTest, AnotherMasterSecretMeansAnEmptyCache) {
 TEST_F(RestartTest, LeasesAndSessionsOfTheLifeBeforeAreUnknown) {
   Begin();
   PushChain();
-  const auto lookup =
-      client_->Lookup(client_->LookupFor(spec_, hello_.scopes(0), KeysOf(chain_)));
+  const auto lookup = client_->Lookup(client_->LookupFor(spec_, hello_.scopes(0), KeysOf(chain_)));
   PAGODA_ASSERT_OK(lookup);
   v1::FetchRequest fetch = client_->FetchFor(*lookup);
   End();

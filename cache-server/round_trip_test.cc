@@ -44,8 +44,7 @@ class RoundTripTest : public ::testing::Test {
       copy.segments.emplace_back(segment.stored_bytes());
       targets.push_back(copy.segments.back().mutable_span());
     }
-    const absl::Status status =
-        kernels::EncodePage(raw.header, source_spans, copy.header, targets);
+    const absl::Status status = kernels::EncodePage(raw.header, source_spans, copy.header, targets);
     EXPECT_THAT(status, IsOk());
     return copy;
   }
@@ -182,8 +181,8 @@ TEST_F(RoundTripTest, LayerRangesAndPlanesSendExactlyWhatTheHeaderSays) {
   Begin();
   const std::vector<TestPage> chain = MakeChain(spec_, scope_, {.page_count = 2});
   PushAll(chain);
-  const auto lookup = client_->LookupUntil(client_->LookupFor(spec_, scope_, KeysOf(chain)),
-                                           v1::PRECISION_Q8);
+  const auto lookup =
+      client_->LookupUntil(client_->LookupFor(spec_, scope_, KeysOf(chain)), v1::PRECISION_Q8);
   PAGODA_ASSERT_OK(lookup);
   v1::FetchRequest request = client_->FetchFor(*lookup);
   v1::PlaneSelector& lo = *request.add_planes();
@@ -303,8 +302,7 @@ TEST_F(RoundTripTest, FidelityRisesAndNeverFalls) {
   PAGODA_ASSERT_OK(pages);
   EXPECT_EQ((*pages)[0].segments, chain[0].segments);
   // The same key and arithmetic with other bytes: stored bytes stay, the difference is counted.
-  const std::vector<TestPage> odd =
-      MakeChain(spec_, scope_, {.page_count = 1, .content_seed = 3});
+  const std::vector<TestPage> odd = MakeChain(spec_, scope_, {.page_count = 1, .content_seed = 3});
   EXPECT_EQ(outcome(odd), v1::PUSH_OUTCOME_ALREADY_STORED);
   EXPECT_EQ(client_->Status()->counters().at("pagoda_pusher_mismatch_total"), 1u);
 }

@@ -113,8 +113,7 @@ TEST_F(ScopesTest, SessionsAndLeasesOfOthersAreNotFound) {
   v1::ReleaseResponse released;
   release.set_session_id(acme.client->session_id());
   release.add_lease_ids(lookup->lease_id());
-  EXPECT_TRUE(
-      evil.client->cache().Release(evil.client->Context().get(), release, &released).ok());
+  EXPECT_TRUE(evil.client->cache().Release(evil.client->Context().get(), release, &released).ok());
   PAGODA_EXPECT_OK(acme.client->Fetch(fetch));
 }
 

@@ -24,9 +24,8 @@ absl::Status ValidateShape(const SequenceShape& shape) {
   }
   if (shape.wanted != Precision::kQ4 && shape.wanted != Precision::kQ8 &&
       shape.wanted != Precision::kRaw16) {
-    return absl::InvalidArgumentError(absl::StrCat("sequence precision ",
-                                                   PrecisionName(shape.wanted),
-                                                   ": expected raw16, q8 or q4"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sequence precision ", PrecisionName(shape.wanted), ": expected raw16, q8 or q4"));
   }
   return absl::OkStatus();
 }

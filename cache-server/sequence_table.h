@@ -91,8 +91,7 @@ class SequenceTable {
   absl::Status Attach(const SessionId& session, const SequenceId& id,
                       absl::Span<const SequencePage> pages, absl::Duration now,
                       std::vector<PageRef>& changed);
-  absl::Status Close(const SessionId& session, const SequenceId& id,
-                     std::vector<PageRef>& changed);
+  absl::Status Close(const SessionId& session, const SequenceId& id, std::vector<PageRef>& changed);
   void CloseSession(const SessionId& session, std::vector<PageRef>& changed);
   // Closes the early sequences that began before `oldest`.
   void DropEarly(absl::Duration oldest, std::vector<PageRef>& changed);

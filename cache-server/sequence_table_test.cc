@@ -148,9 +148,8 @@ PageNeed PlainNeed(const std::map<std::pair<uint8_t, uint8_t>, Plain>& all, uint
   for (const auto& [id, sequence] : all) {
     const auto found = sequence.ends.find(page);
     if (found == sequence.ends.end()) continue;
-    const bool in_window =
-        sequence.early ||
-        found->second + sequence.shape.window_tokens > sequence.shape.length_tokens;
+    const bool in_window = sequence.early || found->second + sequence.shape.window_tokens >
+                                                 sequence.shape.length_tokens;
     need.in_window |= in_window;
     need.precision =
         std::max(need.precision, in_window ? Precision::kRaw16 : sequence.shape.wanted);

@@ -125,9 +125,9 @@ absl::Status Server::Parts::Open() {
   PAGODA_ASSIGN_OR_RETURN(const Sha256Digest random, RandomBytes32());
   uint32_t instance_tag;
   std::memcpy(&instance_tag, random.data() + 16, sizeof(instance_tag));
-  MakeServices(absl::BytesToHexString(
-                   absl::string_view(reinterpret_cast<const char*>(random.data()), 16)),
-               instance_tag);
+  MakeServices(
+      absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(random.data()), 16)),
+      instance_tag);
   PAGODA_RETURN_IF_ERROR(ExposeMetrics());
   PAGODA_ASSIGN_OR_RETURN(listener, ListenGrpc(options, {&*cache_service, &*admin_service}));
   admin_service->set_listen(listener.address);
@@ -166,8 +166,8 @@ absl::Status Server::Parts::ExposeMetrics() {
   try {  // civetweb throws when it cannot listen.
     exposer = std::make_unique<prometheus::Exposer>(address.ToString(), 2);
   } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("metrics_listen: cannot listen on ",
-                                               address.ToString(), ": ", error.what()));
+    return absl::UnavailableError(
+        absl::StrCat("metrics_listen: cannot listen on ", address.ToString(), ": ", error.what()));
   }
   exposer->RegisterCollectable(metrics.registry());
   exposer->RegisterCollectable(gauges);

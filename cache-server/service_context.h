@@ -26,9 +26,9 @@ struct ServiceContext {
   SessionRegistry& sessions;
   Encoder& encoder;
   Metrics& metrics;
-  WorkQueue& fetch_encodes;  // encoding for single answers
-  WorkQueue& admin_jobs;     // calls that block
-  std::string instance_id;   // new with every start
+  WorkQueue& fetch_encodes;   // encoding for single answers
+  WorkQueue& admin_jobs;      // calls that block
+  std::string instance_id;    // new with every start
   uint32_t instance_tag = 0;  // the same, for lease ids
 };
 

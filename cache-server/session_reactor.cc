@@ -90,8 +90,7 @@ absl::Status SessionReactor::Apply(const v1::SessionRequest& request) {
       PAGODA_ASSIGN_OR_RETURN(
           const SequenceId id,
           ParseId<SequenceId>("sequence_id", request.advance_sequence().sequence_id()));
-      return context_.encoder.AdvanceSequence(id_, id,
-                                              request.advance_sequence().length_tokens());
+      return context_.encoder.AdvanceSequence(id_, id, request.advance_sequence().length_tokens());
     }
     case v1::SessionRequest::kCloseSequence: {
       PAGODA_ASSIGN_OR_RETURN(

@@ -1,7 +1,7 @@
 // One Session stream: heartbeats and sequence events in, the session id and events out.
 //
-// Threads    gRPC's callbacks, one read and one write at a time; the session's end and draining from
-//            any thread
+// Threads    gRPC's callbacks, one read and one write at a time; the session's end and draining
+//            from any thread
 // Ownership  deletes itself when gRPC is done
 // Limits     64 events waiting to be written; beyond, the stream ends with RESOURCE_EXHAUSTED
 #pragma once

@@ -66,9 +66,8 @@ absl::Status SessionRegistry::AddStream(const SessionId& id, const std::string& 
   const auto found = sessions_.find(id);
   if (found == sessions_.end() || found->second.tenant != tenant) return Unknown(id);
   if (found->second.streams.size() >= options_.streams_per_session_max) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("session has %d push streams, staged_pages_per_session_max",
-                        found->second.streams.size()));
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "session has %d push streams, staged_pages_per_session_max", found->second.streams.size()));
   }
   found->second.streams.insert(std::move(stream));
   return absl::OkStatus();

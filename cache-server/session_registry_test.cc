@@ -19,12 +19,10 @@ class SessionRegistryTest : public ::testing::Test {
  protected:
   FakeClock clock_;
   std::vector<std::pair<SessionId, SessionEndReason>> ended_;
-  SessionRegistry registry_{{.sessions_max = 2, .streams_per_session_max = 2,
-                             .timeout = absl::Seconds(10)},
-                            clock_,
-                            [this](const SessionId& id, SessionEndReason reason) {
-                              ended_.emplace_back(id, reason);
-                            }};
+  SessionRegistry registry_{
+      {.sessions_max = 2, .streams_per_session_max = 2, .timeout = absl::Seconds(10)},
+      clock_,
+      [this](const SessionId& id, SessionEndReason reason) { ended_.emplace_back(id, reason); }};
   std::shared_ptr<CountingStream> own_ = std::make_shared<CountingStream>();
 };
 

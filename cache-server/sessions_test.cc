@@ -140,15 +140,12 @@ TEST_F(SessionsTest, LeasesExpireAreRenewedAndRequestsHaveOne) {
   daemon_.server().Sweep();
   EXPECT_EQ(client_->Status()->leases(), 1u);
   PAGODA_EXPECT_OK(client_->Fetch(client_->FetchFor(*first)));
-  EXPECT_THAT(client_->Fetch(client_->FetchFor(*other)).status(),
-              StatusIs(StatusCode::kNotFound));
+  EXPECT_THAT(client_->Fetch(client_->FetchFor(*other)).status(), StatusIs(StatusCode::kNotFound));
   clock_.Advance(absl::Seconds(31));
-  EXPECT_THAT(client_->Fetch(client_->FetchFor(*first)).status(),
-              StatusIs(StatusCode::kNotFound));
+  EXPECT_THAT(client_->Fetch(client_->FetchFor(*first)).status(), StatusIs(StatusCode::kNotFound));
   // Asked again for what is not there: the request's lease is given back.
   PAGODA_ASSERT_OK(client_->Lookup(request));
-  const auto nothing =
-      client_->Lookup(client_->LookupFor(spec_, scope_, {std::string(32, 'x')}));
+  const auto nothing = client_->Lookup(client_->LookupFor(spec_, scope_, {std::string(32, 'x')}));
   PAGODA_ASSERT_OK(nothing);
   daemon_.server().Sweep();
   EXPECT_EQ(client_->Status()->leases(), 0u);

@@ -24,9 +24,8 @@ bool IsName(absl::string_view text) {
 
 bool IsToken(absl::string_view text) {
   if (text.size() < 16 || text.size() > 512) return false;
-  return std::all_of(text.begin(), text.end(), [](char c) {
-    return absl::ascii_isgraph(static_cast<unsigned char>(c));
-  });
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
 }
 
 void ReadEntry(const std::string& file, YamlSection& section, size_t index, TokenEntry& entry,

@@ -3,10 +3,11 @@
 //
 //   YamlSection root(file, node, "", error);
 //   root.String("listen", options.listen);
-//   YamlSection host = root.Section("host");  host.Size("capacity", ..., min, max);  host.Finish();
+//   YamlSection host = root.Section("host"); host.Size("capacity", ..., min, max); host.Finish();
 //   root.Finish();                            // complains about keys that nobody asked for
 //
-// Threads  one.   Errors  INVALID_ARGUMENT in `error`; targets keep their value when a key is absent
+// Threads  one.   Errors  INVALID_ARGUMENT in `error`; targets keep their value when a key is
+// absent
 #pragma once
 
 #include <yaml-cpp/yaml.h>

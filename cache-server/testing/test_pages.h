@@ -25,7 +25,7 @@ struct TestPage {
 struct TestChainOptions {
   uint32_t page_tokens = 64;
   size_t page_count = 4;
-  uint32_t seed = 1;         // of the tokens: another seed is another document
+  uint32_t seed = 1;          // of the tokens: another seed is another document
   uint32_t content_seed = 1;  // of the bytes: another is another worker's rounding
   bool with_token_ids = true;
 };

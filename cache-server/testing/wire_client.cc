@@ -1,5 +1,7 @@
 #include "cache-server/testing/wire_client.h"
 
+#include <grpcpp/impl/codegen/client_unary_call.h>
+
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -178,9 +180,27 @@ absl::StatusOr<std::vector<FetchedPage>> WireClient::Fetch(const v1::FetchReques
 
 absl::StatusOr<v1::StatusResponse> WireClient::Status() {
   v1::StatusResponse response;
-  PAGODA_RETURN_IF_ERROR(
-      FromGrpc(admin_->Status(Context().get(), v1::StatusRequest(), &response)));
+  PAGODA_RETURN_IF_ERROR(FromGrpc(admin_->Status(Context().get(), v1::StatusRequest(), &response)));
   return response;
+}
+
+// grpc.health.v1.Health/Check by hand: HealthCheckRequest has one text, the answer one enum.
+std::string WireClient::Health(const std::string& service) {
+  std::string request;
+  if (!service.empty()) {
+    request = absl::StrCat("\n", std::string(1, static_cast<char>(service.size())), service);
+  }
+  const grpc::Slice slice(request);
+  const grpc::ByteBuffer message(&slice, 1);
+  grpc::ByteBuffer answer;
+  const grpc::internal::RpcMethod method("/grpc.health.v1.Health/Check",
+                                         grpc::internal::RpcMethod::NORMAL_RPC);
+  const grpc::Status status = grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
+      channel_.get(), method, Context().get(), message, &answer);
+  if (!status.ok()) return status.error_message();
+  grpc::Slice bytes;
+  if (!answer.DumpToSingleSlice(&bytes).ok() || bytes.size() != 2) return "malformed";
+  return bytes.begin()[1] == 1 ? "serving" : "not serving";
 }
 
 }  // namespace pagoda

@@ -60,6 +60,8 @@ class WireClient {
   v1::FetchRequest FetchFor(const v1::LookupResponse& lookup);
   absl::StatusOr<std::vector<FetchedPage>> Fetch(const v1::FetchRequest& request);
   absl::StatusOr<v1::StatusResponse> Status();
+  // "serving", "not serving", or the error of the health service.
+  std::string Health(const std::string& service);
 
  private:
   const std::string token_;
