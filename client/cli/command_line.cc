@@ -85,7 +85,7 @@ const CLI::App* CommandLine::Innermost() const {
 int CommandLine::UsageError(const CLI::ParseError& error) const {
   const CLI::App& app = *Innermost();
   std::string message = error.what();
-  if (error.get_name() == "ExtrasError") {
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
     const std::vector<std::string> extras = app.remaining();
     const std::vector<std::string> above = app_.remaining(true);
     const std::vector<std::string>& words = extras.empty() ? above : extras;

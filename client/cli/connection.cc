@@ -5,6 +5,15 @@
 #include "storage/base/status_macros.h"
 
 namespace pagoda::cli {
+namespace {
+
+// gRPC tells the whole way to a failed connection; the system's reason is its last part.
+absl::string_view LastPart(absl::string_view text) {
+  const size_t colon = text.rfind(": ");
+  return colon == absl::string_view::npos ? text : text.substr(colon + 2);
+}
+
+}  // namespace
 
 void AddConnectionFlags(CLI::App& app, ConnectionOptions& options) {
   app.add_option("--daemon", options.daemon, "the daemon: HOST:PORT or unix:PATH")
@@ -33,7 +42,7 @@ absl::Status ExplainError(const absl::Status& status, const ConnectionOptions& o
     case absl::StatusCode::kUnavailable:
       message = absl::StrFormat(
           "no daemon answers at %s (%s); start pagodad there, or name another with --daemon",
-          options.daemon, said);
+          options.daemon, LastPart(said));
       break;
     case absl::StatusCode::kDeadlineExceeded:
       message = absl::StrFormat(

@@ -107,7 +107,7 @@ absl::Status Demo::LoadModel() {
   engine_options.thread_count = options_.thread_count;
   PAGODA_ASSIGN_OR_RETURN(engine_, Engine::Load(engine_options, [&](absl::string_view step) {
                             line.reset();
-                            line.emplace(stream(), std::string(step));
+                            if (step != "ready") line.emplace(stream(), std::string(step));
                           }));
   line.reset();
   const LlamaConfig& config = engine_->config();

@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<Engine>> LoadEngine(const EvalOptions& options) {
   std::optional<ProgressLine> line;
   return Engine::Load(engine_options, [&](absl::string_view step) {
     line.reset();
-    line.emplace(TextStream(options.json), std::string(step));
+    if (step != "ready") line.emplace(TextStream(options.json), std::string(step));
   });
 }
 

@@ -42,6 +42,15 @@ ProgramResult RunProgram(const std::string& name, const std::vector<std::string>
     pointers.push_back(const_cast<char*>(argument.c_str()));
   }
   pointers.push_back(nullptr);
+  // Made before the fork: the child may not allocate. Of two equal names the first counts.
+  std::vector<char*> environment;
+  for (const std::string& variable : variables) {
+    environment.push_back(const_cast<char*>(variable.c_str()));
+  }
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    environment.push_back(*variable);
+  }
+  environment.push_back(nullptr);
   const std::string output = folder->File("stdout");
   const std::string errors = folder->File("stderr");
   const pid_t pid = fork();
@@ -49,8 +58,7 @@ ProgramResult RunProgram(const std::string& name, const std::vector<std::string>
   if (pid == 0) {
     Redirect(output, STDOUT_FILENO);
     Redirect(errors, STDERR_FILENO);
-    for (const std::string& variable : variables) putenv(const_cast<char*>(variable.c_str()));
-    execv(pointers[0], pointers.data());
+    execve(pointers[0], pointers.data(), environment.data());
     _exit(127);
   }
   int status = 0;
