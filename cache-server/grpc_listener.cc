@@ -7,6 +7,7 @@
 
 #include "absl/base/call_once.h"
 #include "absl/strings/str_cat.h"
+#include "proto/callback_queue.h"
 #include "proto/wire.h"
 #include "storage/base/status_macros.h"
 
@@ -44,6 +45,7 @@ void PrepareGrpc() {
     // gRPC stays up for the rest of the process: when its last user goes it joins threads that may
     // sleep for ten more seconds.
     grpc_init();
+    KeepCallbackQueue();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });

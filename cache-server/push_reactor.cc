@@ -56,7 +56,7 @@ class PushReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteB
   void OnWriteDone(bool ok) override;
   void OnCancel() override {}  // Reads and writes under way fail and end the stream.
   void OnDone() override;
-  void OnSessionEnd() override ABSL_LOCKS_EXCLUDED(page_mutex_);
+  void OnSessionEnd(SessionEndReason reason) override ABSL_LOCKS_EXCLUDED(page_mutex_);
 
  private:
   absl::Status Process() ABSL_LOCKS_EXCLUDED(page_mutex_, mutex_);
@@ -238,7 +238,7 @@ void PushReactor::Answer(const PagePush& page, const absl::StatusOr<PushedPage>&
   answers_.push_back(Serialize(response));
 }
 
-void PushReactor::OnSessionEnd() {
+void PushReactor::OnSessionEnd(SessionEndReason) {
   absl::MutexLock lock(&page_mutex_);
   session_ended_ = true;
   page_.reset();

@@ -26,7 +26,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::SessionRequest, v1::Se
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
-  void OnSessionEnd() override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnSessionEnd(SessionEndReason reason) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDraining() override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -98,7 +98,12 @@ absl::Status SessionReactor::Apply(const v1::SessionRequest& request) {
           ParseId<SequenceId>("sequence_id", request.close_sequence().sequence_id()));
       return context_.encoder.CloseSequence(id_, id);
     }
-    case v1::SessionRequest::kHeartbeat:
+    case v1::SessionRequest::kHeartbeat: {
+      v1::SessionResponse alive;  // The client, too, must notice when the other side has stopped.
+      alive.set_heartbeat_seconds(absl::ToDoubleSeconds(context_.options.heartbeat));
+      Say(std::move(alive));
+      return absl::OkStatus();
+    }
     case v1::SessionRequest::EVENT_NOT_SET:  // An event of a later version: a sign of life.
       return absl::OkStatus();
   }
@@ -107,8 +112,8 @@ absl::Status SessionReactor::Apply(const v1::SessionRequest& request) {
 
 void SessionReactor::OnReadDone(bool ok) {
   if (!ok) {  // The client closed its side, or is gone.
-    context_.sessions.End(id_, SessionEndReason::kClosed);
-    return EndWith(absl::OkStatus());
+    EndWith(absl::OkStatus());  // First: ending the session would give another reason.
+    return context_.sessions.End(id_, SessionEndReason::kClosed);
   }
   if (!context_.sessions.Touch(id_).ok()) return;  // OnSessionEnd() ends the stream.
   if (const absl::Status status = Apply(incoming_); !status.ok()) {
@@ -180,14 +185,19 @@ void SessionReactor::EndWith(const absl::Status& status) {
 }
 
 void SessionReactor::OnCancel() {
-  if (opened_) context_.sessions.End(id_, SessionEndReason::kClosed);
   EndWith(absl::CancelledError("the call was cancelled"));
+  if (opened_) context_.sessions.End(id_, SessionEndReason::kClosed);
 }
 
-void SessionReactor::OnSessionEnd() {
-  EndWith(context_.sessions.draining()
-              ? absl::UnavailableError("the server is stopping; use another one")
-              : absl::DeadlineExceededError("the session was silent for too long"));
+void SessionReactor::OnSessionEnd(SessionEndReason reason) {
+  switch (reason) {
+    case SessionEndReason::kClosed:
+      return EndWith(absl::OkStatus());
+    case SessionEndReason::kTimeout:
+      return EndWith(absl::DeadlineExceededError("the session was silent for too long"));
+    case SessionEndReason::kShutdown:
+      return EndWith(absl::UnavailableError("the server is stopping; use another one"));
+  }
 }
 
 void SessionReactor::OnDraining() {

@@ -88,9 +88,9 @@ void SessionRegistry::RemoveStream(const SessionId& id, const SessionStream* str
 }
 
 void SessionRegistry::Announce(const SessionId& id, Session session, SessionEndReason reason) {
-  for (const std::shared_ptr<SessionStream>& stream : session.streams) stream->OnSessionEnd();
+  for (const std::shared_ptr<SessionStream>& stream : session.streams) stream->OnSessionEnd(reason);
   on_end_(id, reason);
-  session.own_stream->OnSessionEnd();
+  session.own_stream->OnSessionEnd(reason);
 }
 
 void SessionRegistry::End(const SessionId& id, SessionEndReason reason) {

@@ -28,17 +28,18 @@
 
 namespace pagoda {
 
+enum class SessionEndReason : uint8_t { kClosed = 0, kTimeout = 1, kShutdown = 2 };
+constexpr int kSessionEndReasonCount = 3;
+absl::string_view SessionEndReasonName(SessionEndReason reason);
+
 // A stream that works for a session.
 class SessionStream {
  public:
   virtual ~SessionStream() = default;
-  virtual void OnSessionEnd() = 0;  // give back everything; the session is gone already
+  // Gives back everything; the session is gone already.
+  virtual void OnSessionEnd(SessionEndReason reason) = 0;
   virtual void OnDraining() {}
 };
-
-enum class SessionEndReason : uint8_t { kClosed = 0, kTimeout = 1, kShutdown = 2 };
-constexpr int kSessionEndReasonCount = 3;
-absl::string_view SessionEndReasonName(SessionEndReason reason);
 
 class SessionRegistry {
  public:

@@ -9,7 +9,7 @@ namespace pagoda {
 namespace {
 
 struct CountingStream : SessionStream {
-  void OnSessionEnd() override { ++ends; }
+  void OnSessionEnd(SessionEndReason) override { ++ends; }
   void OnDraining() override { ++drains; }
   int ends = 0;
   int drains = 0;

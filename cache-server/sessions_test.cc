@@ -163,9 +163,9 @@ TEST_F(SessionsTest, TheWindowStaysRaw16AndTheRestAges) {
     v1::LookupRequest peek = client_->LookupFor(spec_, scope_, KeysOf(chain_));
     peek.set_peek(true);
     std::vector<int> out;
-    for (const v1::PageInfo& page : client_->Lookup(peek)->pages()) {
-      out.push_back(page.precision());
-    }
+    const auto lookup = client_->Lookup(peek);
+    EXPECT_THAT(lookup, IsOk());
+    for (const v1::PageInfo& page : lookup->pages()) out.push_back(page.precision());
     return out;
   };
   EXPECT_EQ(precisions(), (std::vector<int>{8, 8, 16, 16}));
