@@ -1,5 +1,8 @@
 #include "client/fetch_call.h"
 
+#include <cstring>
+#include <deque>
+
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
@@ -16,7 +19,7 @@ constexpr char kFetchMethod[] = "/pagoda.v1.Cache/Fetch";
 // No daemon sends a page above this; a header that asks for more memory is damaged or hostile.
 constexpr int64_t kPageBytesMax = int64_t{1} << 30;
 
-// Puts messages together into pages. Not thread-safe: the stream delivers one message at a time.
+// Puts messages together into pages. Not thread-safe: FetchStream hands it one message at a time.
 class PageAssembler {
  public:
   PageAssembler(const Identity& identity, absl::Span<const PageKey> keys, uint32_t page_begin)
@@ -78,7 +81,10 @@ class PageAssembler {
     page->started = true;
     page->fetched.tier = static_cast<PageTier>(start.tier());
     for (const SegmentEntry& segment : header.segments) {
-      page->fetched.segments.emplace_back(segment.stored_bytes());
+      kernels::AlignedBuffer& buffer = page->fetched.segments.emplace_back(
+          kernels::AlignedBuffer::Uninitialized(segment.stored_bytes()));
+      std::memset(buffer.data() + segment.length, 0,
+                  static_cast<size_t>(segment.stored_bytes() - segment.length));
     }
     page->filled.assign(header.segments.size(), 0);
     page->fetched.header = std::move(header);
@@ -98,12 +104,20 @@ class PageAssembler {
     }
     piece.CopyTo(target.mutable_span().subspan(piece.address.offset, piece.size));
     page->filled[segment] += piece.size;
+    const SegmentEntry& entry = page->fetched.header.segments[segment];
+    if (page->filled[segment] < entry.length) return absl::OkStatus();
+    // Now, while the bytes are in the processor's cache.
+    if (Crc32c(target.span().subspan(0, entry.length)) != entry.crc32c) {
+      page->end = absl::DataLossError("fetch: checksum of a segment differs");
+    }
     return absl::OkStatus();
   }
 
   absl::Status End(const v1::PageEnd& end) {
     PAGODA_ASSIGN_OR_RETURN(Page* const page, At(end.page_index()));
-    page->end = absl::Status(static_cast<absl::StatusCode>(end.code()), end.message());
+    if (page->end.ok()) {
+      page->end = absl::Status(static_cast<absl::StatusCode>(end.code()), end.message());
+    }
     return absl::OkStatus();
   }
 
@@ -114,9 +128,6 @@ class PageAssembler {
       const SegmentEntry& segment = page.fetched.header.segments[i];
       if (page.filled[i] != segment.length) {
         return absl::DataLossError("fetch: a page arrived in part");
-      }
-      if (Crc32c(page.fetched.segments[i].span().subspan(0, segment.length)) != segment.crc32c) {
-        return absl::DataLossError("fetch: checksum of a segment differs");
       }
     }
     return absl::OkStatus();
@@ -152,17 +163,18 @@ class FetchStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteB
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    absl::Status status = assembler_.Accept(message_);
-    message_.Clear();
-    if (!status.ok()) {
-      {
-        absl::MutexLock lock(&mutex_);
-        error_ = std::move(status);
-      }
-      context_.TryCancel();
-      return;
+    bool mine;
+    {
+      absl::MutexLock lock(&mutex_);
+      arrived_.push_back(std::move(message_));
+      mine = !assembling_;
+      assembling_ = true;
     }
+    // The next message travels while this one is copied. Its OnReadDone() may come on another
+    // thread before we are done; it then leaves its message to us.
+    message_ = grpc::ByteBuffer();
     StartRead(&message_);
+    if (mine) AssembleArrived();
   }
 
   void OnDone(const grpc::Status& status) override {
@@ -172,12 +184,36 @@ class FetchStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteB
   }
 
  private:
-  PageAssembler& assembler_;  // touched by OnReadDone() alone, until OnDone()
+  void AssembleArrived() {
+    while (true) {
+      grpc::ByteBuffer message;
+      {
+        absl::MutexLock lock(&mutex_);
+        if (arrived_.empty() || !error_.ok()) {
+          assembling_ = false;
+          return;
+        }
+        message = std::move(arrived_.front());
+        arrived_.pop_front();
+      }
+      absl::Status status = assembler_.Accept(message);
+      if (status.ok()) continue;
+      {
+        absl::MutexLock lock(&mutex_);
+        error_ = std::move(status);
+      }
+      context_.TryCancel();
+    }
+  }
+
+  PageAssembler& assembler_;  // of the thread that set assembling_
   grpc::ClientContext context_;
   grpc::ByteBuffer request_;
   grpc::ByteBuffer message_;
 
   absl::Mutex mutex_;
+  std::deque<grpc::ByteBuffer> arrived_ ABSL_GUARDED_BY(mutex_);
+  bool assembling_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
   bool done_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,4 +1,5 @@
-// A block of zeroed memory at a multiple of 4096 bytes: segments of pages, scratch of kernels.
+// A block of memory at a multiple of 4096 bytes: segments of pages, scratch of kernels. Zeroed, or
+// (Uninitialized) for bytes that are all written before they are read.
 // Daemons use slabs instead; this is for workers' tails, scratch and tests.
 //
 // Ownership  frees its memory; moves, never copies.
@@ -19,7 +20,15 @@ class AlignedBuffer {
 
   AlignedBuffer() = default;
   explicit AlignedBuffer(int64_t size_bytes)
-      : bytes_(Allocate(AlignUp(size_bytes, kAlignBytes))), size_(size_bytes) {}
+      : bytes_(Allocate(AlignUp(size_bytes, kAlignBytes))), size_(size_bytes) {
+    if (size_bytes > 0) std::memset(bytes_.get(), 0, AlignUp(size_bytes, kAlignBytes));
+  }
+  static AlignedBuffer Uninitialized(int64_t size_bytes) {
+    AlignedBuffer buffer;
+    buffer.bytes_.reset(Allocate(AlignUp(size_bytes, kAlignBytes)));
+    buffer.size_ = size_bytes;
+    return buffer;
+  }
 
   std::byte* data() { return bytes_.get(); }
   const std::byte* data() const { return bytes_.get(); }
@@ -37,7 +46,6 @@ class AlignedBuffer {
     if (size_bytes == 0) return nullptr;
     void* bytes = std::aligned_alloc(kAlignBytes, static_cast<size_t>(size_bytes));
     PAGODA_CHECK(bytes != nullptr);
-    std::memset(bytes, 0, static_cast<size_t>(size_bytes));
     return static_cast<std::byte*>(bytes);
   }
 

@@ -116,6 +116,8 @@ int DaemonProcess::Terminate(absl::Duration timeout) {
   return code;
 }
 
+void DaemonProcess::Signal(int number) { kill(pid_, number); }
+
 absl::StatusOr<v1::StatusResponse> DaemonProcess::Status() {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));

@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   options.context_tokens = 2048;
   if (argc > 3) options.layer_count = static_cast<uint32_t>(std::atoi(argv[3]));
   const std::string bytes = pagoda::RandomLlama(options);
-  std::ofstream(argv[1], std::ios::binary).write(bytes.data(),
-                                                 static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(argv[1], std::ios::binary)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   return 0;
 }
