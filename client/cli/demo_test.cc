@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "client/cli/testing/run_program.h"
 #include "client/worker/model_path.h"
@@ -39,9 +41,14 @@ TEST(DemoTest, ItsClaimsHold) {
   EXPECT_EQ(runs[3]["hit_tier"], "ssd");
   for (const int raw16 : {0, 1, 2, 3}) EXPECT_EQ(runs[raw16]["token_agreement"], 1) << raw16;
   for (const int run : {1, 2, 3, 4, 5}) EXPECT_GE(runs[run]["hit_tokens"].get<int>(), 2300) << run;
-  // Far below what a quiet machine shows: this may run beside other tests.
-  EXPECT_GT(json["ttft_ratio_warm"].get<double>(), 3);
-  EXPECT_GT(json["ttft_ratio_ssd"].get<double>(), 2);
+  // Times mean something only where this does not run beside other work.
+  double load = 0;
+  if (getloadavg(&load, 1) == 1 && load <= 1.5 * std::thread::hardware_concurrency()) {
+    EXPECT_GT(json["ttft_ratio_warm"].get<double>(), 3);
+    EXPECT_GT(json["ttft_ratio_ssd"].get<double>(), 2);
+  } else {
+    std::printf("load %.1f: the ratios of times are not checked\n", load);
+  }
   EXPECT_GT(json["kv_ratio_q8"].get<double>(), 0.5);
   EXPECT_LE(json["kv_ratio_q8"].get<double>(), 0.55);
   EXPECT_GT(json["kv_ratio_q4"].get<double>(), 0.25);
