@@ -70,7 +70,9 @@ TEST(FetchPlanTest, LayersAreOutermost) {
   for (const SegmentOrder& at : order) {
     const uint32_t now = pages[at.page].header.segments[at.segment].layer_begin;
     EXPECT_GE(now, layer);
-    if (now == layer) EXPECT_GE(at.page, page);
+    if (now == layer) {
+      EXPECT_GE(at.page, page);
+    }
     layer = now;
     page = at.page;
   }

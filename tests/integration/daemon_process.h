@@ -48,6 +48,7 @@ class DaemonProcess {
   absl::Status Start();
   void Kill();                            // SIGKILL, and waits
   int Terminate(absl::Duration timeout);  // SIGTERM; its exit code
+  void Signal(int number);
 
   const std::string& target() const { return target_; }  // unix:...
   const std::string& folder() const { return folder_.path(); }
