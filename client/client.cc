@@ -288,7 +288,9 @@ absl::Status ClientImpl::Connect() {
 
 absl::Status ClientImpl::WaitConnected(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
-  const auto open = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return session_ != nullptr; };
+  const auto open = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return session_ != nullptr && !session_->ended().has_value();
+  };
   if (mutex_.AwaitWithTimeout(absl::Condition(&open), timeout)) return absl::OkStatus();
   const absl::StatusCode code =
       last_error_.ok() ? absl::StatusCode::kDeadlineExceeded : last_error_.code();
