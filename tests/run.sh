@@ -13,7 +13,7 @@ Steps, in this order:
   tidy       style rules that a machine can check
   release    g++, optimised: builds everything, runs all tests
   asan       AddressSanitizer and UndefinedBehaviorSanitizer: tests with the label fast
-  tsan       ThreadSanitizer: the same
+  tsan       ThreadSanitizer: those of them in which threads meet (label threaded)
   dev        clang: the product builds without a thread-safety error
   fuzz       libFuzzer on every parser of outside bytes, for some seconds each
 
@@ -149,7 +149,7 @@ sanitized() {
   if [[ $mode == full ]]; then
     build "$1" all && run_ctest "$1" --label-exclude '^bench$'
   else
-    build "$1" fast_tests && run_ctest "$1" --label-regex '^fast$'
+    build "$1" "$2_tests" && run_ctest "$1" --label-regex "^$2\$"
   fi
 }
 
@@ -158,7 +158,7 @@ step_asan() {
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   [[ ! -f tests/asan.supp ]] ||
     export LSAN_OPTIONS=suppressions=$root/tests/asan.supp:print_suppressions=0
-  sanitized asan
+  sanitized asan fast
 }
 
 step_tsan() {
@@ -168,7 +168,7 @@ step_tsan() {
   if setarch "$(uname -m)" --addr-no-randomize true 2> /dev/null; then
     ctest_prefix=(setarch "$(uname -m)" --addr-no-randomize)
   fi
-  sanitized tsan
+  sanitized tsan threaded
   local code=$?
   ctest_prefix=()
   return "$code"
