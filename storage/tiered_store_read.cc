@@ -109,7 +109,9 @@ void TieredStore::RunLoad(const RecordKey& key) {
     {
       absl::MutexLock lock(&mutex_);
       const EntryId id = directory_.Find(key);
-      if (id == kNoEntry) {
+      if (closing_) {
+        result = absl::UnavailableError("store: shutting down");
+      } else if (id == kNoEntry) {
         result = absl::NotFoundError("page: dropped meanwhile");
       } else if (directory_.at(id).host != nullptr) {
         result = directory_.at(id).host;

@@ -30,7 +30,10 @@ class CommandsTest : public ::testing::Test {
   ProgramResult Run(std::vector<std::string> arguments,
                     const std::vector<std::string>& variables = {}) {
     arguments.insert(arguments.end(), {"--daemon", admin_.address()});
-    return RunProgram("pagoda", arguments, variables);
+    admin_.Synchronize();
+    ProgramResult result = RunProgram("pagoda", arguments, variables);
+    admin_.Synchronize();
+    return result;
   }
   // Nothing on stdout, one line on stderr that contains both texts.
   static void ExpectError(const ProgramResult& result, int exit_code, const std::string& cause,

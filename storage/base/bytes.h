@@ -69,7 +69,7 @@ class ByteReader {
   void GetBytes(void* target, size_t size) {
     if (failed_ || size > bytes_.size() - offset_) {
       failed_ = true;
-      std::memset(target, 0, size);
+      if (size > 0) std::memset(target, 0, size);
       return;
     }
     if (size > 0) std::memcpy(target, bytes_.data() + offset_, size);

@@ -28,18 +28,21 @@ grpc::Status FakeAdmin::Begin(const grpc::ServerContext& context) {
 
 grpc::Status FakeAdmin::Status(grpc::ServerContext* context, const v1::StatusRequest*,
                                v1::StatusResponse* response) {
+  absl::MutexLock lock(&mutex_);
   *response = status;
   return Begin(*context);
 }
 
 grpc::Status FakeAdmin::ListModels(grpc::ServerContext* context, const v1::ListModelsRequest*,
                                    v1::ListModelsResponse* response) {
+  absl::MutexLock lock(&mutex_);
   *response = models;
   return Begin(*context);
 }
 
 grpc::Status FakeAdmin::ListPages(grpc::ServerContext* context, const v1::ListPagesRequest* request,
                                   grpc::ServerWriter<v1::ListPagesResponse>* writer) {
+  absl::MutexLock lock(&mutex_);
   pages_request = *request;
   for (int i = 0; i < pages.pages_size(); i += 2) {
     v1::ListPagesResponse batch;
@@ -53,6 +56,7 @@ grpc::Status FakeAdmin::ListPages(grpc::ServerContext* context, const v1::ListPa
 
 grpc::Status FakeAdmin::SetLadder(grpc::ServerContext* context, const v1::SetLadderRequest* request,
                                   v1::SetLadderResponse* response) {
+  absl::MutexLock lock(&mutex_);
   ladder_request = *request;
   *response = ladder;
   return Begin(*context);
@@ -60,6 +64,7 @@ grpc::Status FakeAdmin::SetLadder(grpc::ServerContext* context, const v1::SetLad
 
 grpc::Status FakeAdmin::Pin(grpc::ServerContext* context, const v1::PinRequest* request,
                             v1::PinResponse* response) {
+  absl::MutexLock lock(&mutex_);
   pin_request = *request;
   *response = pinned;
   return Begin(*context);
@@ -67,6 +72,7 @@ grpc::Status FakeAdmin::Pin(grpc::ServerContext* context, const v1::PinRequest* 
 
 grpc::Status FakeAdmin::Unpin(grpc::ServerContext* context, const v1::PinRequest* request,
                               v1::PinResponse* response) {
+  absl::MutexLock lock(&mutex_);
   unpin_request = *request;
   *response = pinned;
   return Begin(*context);
@@ -74,6 +80,7 @@ grpc::Status FakeAdmin::Unpin(grpc::ServerContext* context, const v1::PinRequest
 
 grpc::Status FakeAdmin::Evict(grpc::ServerContext* context, const v1::EvictRequest* request,
                               v1::EvictResponse* response) {
+  absl::MutexLock lock(&mutex_);
   evict_request = *request;
   *response = evicted;
   return Begin(*context);
@@ -81,6 +88,7 @@ grpc::Status FakeAdmin::Evict(grpc::ServerContext* context, const v1::EvictReque
 
 grpc::Status FakeAdmin::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
                               v1::DrainResponse* response) {
+  absl::MutexLock lock(&mutex_);
   drain_request = *request;
   *response = drained;
   return Begin(*context);
@@ -88,6 +96,7 @@ grpc::Status FakeAdmin::Drain(grpc::ServerContext* context, const v1::DrainReque
 
 grpc::Status FakeAdmin::Flush(grpc::ServerContext* context, const v1::FlushRequest* request,
                               v1::FlushResponse* response) {
+  absl::MutexLock lock(&mutex_);
   flush_request = *request;
   *response = flushed;
   return Begin(*context);

@@ -1,6 +1,7 @@
 // An Admin service whose answers the test writes and whose requests the test reads.
 //
-// Threads    set answers before a request; requests may be read after it
+// Threads    set answers before a request, read requests after it; Synchronize() between the two, as
+//            the order goes through another process, where no tool sees it
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/synchronization/mutex.h"
 #include "pagoda/v1/admin.grpc.pb.h"
 
 namespace pagoda::cli {
@@ -19,6 +21,9 @@ class FakeAdmin : public v1::Admin::Service {
   ~FakeAdmin() override { server_->Shutdown(); }
 
   const std::string& address() const { return address_; }
+
+  // What this thread did comes before the next request; past requests come before what it does next.
+  void Synchronize() { absl::MutexLock lock(&mutex_); }
 
   // What every call answers when it is not OK.
   grpc::Status failure;
@@ -65,6 +70,7 @@ class FakeAdmin : public v1::Admin::Service {
  private:
   grpc::Status Begin(const grpc::ServerContext& context);
 
+  absl::Mutex mutex_;  // held while a request is answered
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
 };
