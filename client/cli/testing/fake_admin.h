@@ -1,7 +1,7 @@
 // An Admin service whose answers the test writes and whose requests the test reads.
 //
-// Threads    set answers before a request, read requests after it; Synchronize() between the two, as
-//            the order goes through another process, where no tool sees it
+// Threads    set answers before a request, read requests after it; Synchronize() between the two,
+//            as the order goes through another process, where no tool sees it
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -22,7 +22,7 @@ class FakeAdmin : public v1::Admin::Service {
 
   const std::string& address() const { return address_; }
 
-  // What this thread did comes before the next request; past requests come before what it does next.
+  // What this thread did comes before the next request, past requests before what it does next.
   void Synchronize() { absl::MutexLock lock(&mutex_); }
 
   // What every call answers when it is not OK.
