@@ -37,7 +37,9 @@ void EvictionPolicy::Resize(EntryId id, int64_t bytes) {
   Node& node = nodes_[id];
   bytes_ += bytes - node.bytes;
   if (node.locked) locked_bytes_ += bytes - node.bytes;
+  const int64_t change_bytes = bytes - node.bytes;
   node.bytes = bytes;
+  OnResize(id, change_bytes);
 }
 
 void EvictionPolicy::Remove(EntryId id) {
@@ -95,6 +97,7 @@ std::vector<EntryId> EvictionPolicy::PickVictims(int64_t bytes,
     node.picked = true;
     victims.push_back(id);
     picked_bytes += node.bytes;
+    OnPicked(id);
     if (node.parent == kNoEntry || !leaves_only_) continue;
     Node& parent = nodes_[node.parent];
     const uint32_t children = parent.child_count;

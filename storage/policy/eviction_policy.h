@@ -79,7 +79,8 @@ class EvictionPolicy {
   virtual void OnInsert(const NewEntry& entry) = 0;
   virtual void OnTouch(EntryId id) = 0;
   virtual void OnReport(EntryId /*id*/, double /*mass*/) {}
-  virtual void OnRemove(EntryId /*id*/) {}  // before the entry's marks are cleared
+  virtual void OnResize(EntryId /*id*/, int64_t /*change_bytes*/) {}
+  virtual void OnRemove(EntryId /*id*/) {}  // while the entry is still resident
   // It may go from now on: its last child left, or was picked, or it was unlocked. Not said of an
   // entry that is inserted.
   virtual void OnEvictable(EntryId id) = 0;
@@ -87,6 +88,7 @@ class EvictionPolicy {
   // none that was refused before; kNoEntry when there is none.
   virtual void OnPick() {}
   virtual EntryId NextVictim() = 0;
+  virtual void OnPicked(EntryId /*id*/) {}  // the one that NextVictim named was accepted
 
   bool MayGo(EntryId id) const {
     const Node& node = nodes_[id];

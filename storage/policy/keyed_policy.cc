@@ -1,7 +1,6 @@
 #include "storage/policy/keyed_policy.h"
 
-#include <algorithm>
-#include <functional>
+#include <optional>
 
 namespace pagoda::policy {
 
@@ -11,13 +10,13 @@ void KeyedPolicy::KeyLowered(EntryId id) {
 
 void KeyedPolicy::KeysChanged() {
   OfferAgain();
-  DropStale();
+  Clean();
 }
 
 void KeyedPolicy::ForEachEvictable(absl::FunctionRef<void(EntryId)> visit) {
   OfferAgain();
-  DropStale();
-  for (const Candidate& candidate : heap_) visit(candidate.id);
+  Clean();
+  for (const Candidate& candidate : heap_.candidates()) visit(candidate.id);
 }
 
 void KeyedPolicy::OfferAgain() {
@@ -27,16 +26,14 @@ void KeyedPolicy::OfferAgain() {
 
 EntryId KeyedPolicy::NextVictim() {
   while (!heap_.empty()) {
-    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
-    const Candidate candidate = heap_.back();
-    heap_.pop_back();
+    const Candidate candidate = heap_.Pop();
     const EntryId id = candidate.id;
     if (!MayGo(id)) {
       set_queued(id, false);  // offered again when it may
       continue;
     }
     const uint64_t key = KeyOf(id);
-    if (candidate.key > key) continue;  // it stands before this one too, under its lowered key
+    if (candidate.key > key) continue;  // it stood before this one too, under its lowered key
     if (candidate.key < key) {
       Push(id);
       continue;
@@ -49,28 +46,17 @@ EntryId KeyedPolicy::NextVictim() {
 }
 
 void KeyedPolicy::Push(EntryId id) {
-  // Most stale candidates are dropped when they surface; a heap that is mostly stale is rebuilt.
-  if (heap_.size() > 64 && heap_.size() > 2 * static_cast<size_t>(entry_count())) DropStale();
+  if (heap_.MostlyStale(entry_count())) Clean();
   set_queued(id, true);
-  heap_.push_back({KeyOf(id), id});
-  std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+  heap_.Push({KeyOf(id), id});
 }
 
-void KeyedPolicy::DropStale() {
-  std::sort(heap_.begin(), heap_.end(),
-            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
-  size_t kept = 0;
-  for (size_t i = 0; i < heap_.size(); ++i) {
-    const EntryId id = heap_[i].id;
-    if (i > 0 && heap_[i - 1].id == id) continue;
-    if (MayGo(id)) {
-      heap_[kept++] = {KeyOf(id), id};
-    } else {
-      set_queued(id, false);
-    }
-  }
-  heap_.resize(kept);
-  std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
+void KeyedPolicy::Clean() {
+  heap_.Clean([this](EntryId id) -> std::optional<uint64_t> {
+    if (MayGo(id)) return KeyOf(id);
+    set_queued(id, false);
+    return std::nullopt;
+  });
 }
 
 }  // namespace pagoda::policy

@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "storage/policy/candidate_heap.h"
 #include "storage/policy/eviction_policy.h"
 
 namespace pagoda::policy {
@@ -38,22 +40,14 @@ class KeyedPolicy : public EvictionPolicy {
   EntryId NextVictim() final;
 
  private:
-  struct Candidate {
-    uint64_t key;
-    EntryId id;
-    bool operator>(const Candidate& other) const {
-      return key != other.key ? key > other.key : id > other.id;
-    }
-  };
-
   void Offer(EntryId id) {
     if (!queued(id) && MayGo(id)) Push(id);
   }
   void Push(EntryId id);
   void OfferAgain();
-  void DropStale();
+  void Clean();
 
-  std::vector<Candidate> heap_;   // least key on top
+  CandidateHeap heap_;
   std::vector<EntryId> offered_;  // taken from the heap by the last pick; most are gone by the next
 };
 

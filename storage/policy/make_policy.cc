@@ -3,16 +3,25 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "storage/base/status_macros.h"
+#include "storage/policy/attention_policy.h"
+#include "storage/policy/lfu_policy.h"
 #include "storage/policy/lru_policy.h"
+#include "storage/policy/s3fifo_policy.h"
 
 namespace pagoda::policy {
 namespace {
 
-using Maker = std::unique_ptr<EvictionPolicy> (*)(const PolicyOptions& options);
+using Maker = absl::StatusOr<std::unique_ptr<EvictionPolicy>> (*)(const PolicyOptions& options);
 
 template <typename Policy>
-std::unique_ptr<EvictionPolicy> Make(const PolicyOptions& options) {
+absl::StatusOr<std::unique_ptr<EvictionPolicy>> Make(const PolicyOptions& options) {
   return std::make_unique<Policy>(options.leaves_only);
+}
+
+absl::StatusOr<std::unique_ptr<EvictionPolicy>> MakeHybrid(const PolicyOptions& options) {
+  PAGODA_RETURN_IF_ERROR(options.hybrid.Validate());
+  return std::make_unique<HybridPolicy>(options.hybrid, options.leaves_only);
 }
 
 struct Named {
@@ -21,7 +30,8 @@ struct Named {
 };
 
 constexpr Named kPolicies[] = {
-    {"lru", Make<LruPolicy>},
+    {"lru", Make<LruPolicy>}, {"lfu", Make<LfuPolicy>},       {"attention", Make<AttentionPolicy>},
+    {"hybrid", MakeHybrid},   {"s3fifo", Make<S3FifoPolicy>},
 };
 
 }  // namespace
@@ -36,7 +46,9 @@ absl::StatusOr<std::unique_ptr<EvictionPolicy>> MakePolicy(const PolicyOptions& 
 }
 
 absl::StatusOr<std::unique_ptr<EvictionPolicy>> MakePolicy(absl::string_view name) {
-  return MakePolicy(PolicyOptions{.name = std::string(name)});
+  PolicyOptions options;
+  options.name = std::string(name);
+  return MakePolicy(options);
 }
 
 absl::Span<const absl::string_view> PolicyNames() {

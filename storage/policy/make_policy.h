@@ -11,12 +11,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "storage/policy/eviction_policy.h"
+#include "storage/policy/hybrid_policy.h"
 
 namespace pagoda::policy {
 
 struct PolicyOptions {
   std::string name = "lru";
   bool leaves_only = true;  // see EvictionPolicy; false only in offline comparisons
+  HybridOptions hybrid;
 };
 
 absl::StatusOr<std::unique_ptr<EvictionPolicy>> MakePolicy(const PolicyOptions& options);
