@@ -8,7 +8,7 @@ namespace {
 constexpr uint64_t kTurnover = uint64_t{1} << 26;    // clock ticks while the tier is filled once
 constexpr uint64_t kUsedAgainBonus = kTurnover / 4;  // point 3
 constexpr uint64_t kCommonChildrenMin = 8;           // so many branches: no conversation's own
-constexpr double kGainMin = 1.25;                     // point 1
+constexpr double kGainMin = 1.25;                    // point 1
 constexpr double kWorseThanLru = 0.9;                // point 4
 constexpr double kDecay = 0.9;                       // of the statistics, each window
 constexpr int64_t kWindowUsesMin = 16384;            // fewer say too little of small tiers

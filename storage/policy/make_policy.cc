@@ -5,6 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "storage/base/status_macros.h"
 #include "storage/policy/attention_policy.h"
+#include "storage/policy/cohort_policy.h"
 #include "storage/policy/lfu_policy.h"
 #include "storage/policy/lru_policy.h"
 #include "storage/policy/s3fifo_policy.h"
@@ -31,7 +32,7 @@ struct Named {
 
 constexpr Named kPolicies[] = {
     {"lru", Make<LruPolicy>}, {"lfu", Make<LfuPolicy>},       {"attention", Make<AttentionPolicy>},
-    {"hybrid", MakeHybrid},   {"s3fifo", Make<S3FifoPolicy>},
+    {"hybrid", MakeHybrid},   {"s3fifo", Make<S3FifoPolicy>}, {"cohort", Make<CohortPolicy>},
 };
 
 }  // namespace

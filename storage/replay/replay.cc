@@ -29,6 +29,22 @@ void UseLeafFirst(absl::Span<const BlockRun> runs, EvictionPolicy& policy) {
   }
 }
 
+void UseHitsFirst(absl::Span<const BlockRun> runs, EvictionPolicy& policy) {
+  for (size_t r = runs.size(); r-- > 0;) {
+    for (uint32_t k = runs[r].count; k-- > 0;) {
+      if (policy.resident(runs[r].first + k)) policy.Touch(runs[r].first + k);
+    }
+  }
+  EntryId parent = kNoEntry;
+  for (const BlockRun& run : runs) {
+    for (uint32_t k = 0; k < run.count; ++k) {
+      const EntryId id = run.first + k;
+      if (!policy.resident(id)) policy.Insert({id, parent, kBlockBytes, FingerprintOf(id)});
+      parent = id;
+    }
+  }
+}
+
 void UseRootFirst(absl::Span<const BlockRun> runs, int64_t capacity_blocks,
                   EvictionPolicy& policy) {
   EntryId parent = kNoEntry;
@@ -63,7 +79,8 @@ absl::StatusOr<ReplayResult> Replay(const Trace& trace, int64_t capacity_blocks,
     if (order == UseOrder::kRootFirst) {
       UseRootFirst(trace.runs(request), capacity_blocks, policy);
     } else {
-      UseLeafFirst(trace.runs(request), policy);
+      order == UseOrder::kHitsFirst ? UseHitsFirst(trace.runs(request), policy)
+                                    : UseLeafFirst(trace.runs(request), policy);
       EvictDownTo(capacity_blocks * kBlockBytes, policy);
     }
   });

@@ -6,6 +6,8 @@
 //
 //   kLeafFirst   what a tier does: blocks are used from the leaf to the root, then entries beyond
 //                the capacity go, the blocks of the request in hand not excepted
+//   kHitsFirst   the same with parents before children, as a tier gets new pages: what is there
+//                is used from the leaf to the root, then what is not is inserted from the root on
 //   kRootFirst   what a cache without chains does: used from the root to the leaf; when it is full,
 //                one entry goes before one is inserted. With a policy that is not bound to leaves.
 //
@@ -50,7 +52,7 @@ struct ReplayResult {
   ReplayCounts second_half;
 };
 
-enum class UseOrder { kLeafFirst, kRootFirst };
+enum class UseOrder { kLeafFirst, kHitsFirst, kRootFirst };
 
 // Of the share of requests that are done; false stops.
 using ReplayProgress = absl::FunctionRef<bool(double share)>;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr absl::string_view kBelady = "belady";
 
-// Those whose name here is not their name in a tier.
+// Those whose name here is not their name in a tier, or that ask who a new entry follows.
 struct Alias {
   absl::string_view name;
   absl::string_view policy;
@@ -23,6 +23,7 @@ constexpr Alias kAliases[] = {
     {"lru-root-first", "lru", UseOrder::kRootFirst},
     {"lfu", "lfu", UseOrder::kRootFirst},
     {"lfu-leaf-first", "lfu", UseOrder::kLeafFirst},
+    {"cohort", "cohort", UseOrder::kHitsFirst},
 };
 
 Alias Resolve(absl::string_view name) {
@@ -63,7 +64,7 @@ absl::StatusOr<ReplayResult> ReplayPolicy(const Trace& trace, int64_t capacity_b
   const Alias alias = Resolve(name);
   policy::PolicyOptions options;
   options.name = std::string(alias.policy);
-  options.leaves_only = alias.order == UseOrder::kLeafFirst;
+  options.leaves_only = alias.order != UseOrder::kRootFirst;
   PAGODA_ASSIGN_OR_RETURN(const std::unique_ptr<policy::EvictionPolicy> policy,
                           policy::MakePolicy(options));
   return Replay(trace, capacity_blocks, *policy, alias.order, progress);

@@ -1,7 +1,7 @@
 // What a replay may compare: the policies of the daemon's tiers by their names there, and others
 // that only a replay has.
 //
-//   lru, attention, hybrid, s3fifo, ...   those of policy/make_policy.h, leaf first
+//   lru, attention, hybrid, s3fifo, cohort  those of policy/make_policy.h, leaf first
 //   lfu-leaf-first                        a tier's lfu
 //   lru-root-first, lfu                   without chains, root first: as the literature counts them
 //   belady                                the optimum, offline
