@@ -142,7 +142,7 @@ HostPagePtr Directory::SetHost(EntryId id, HostPagePtr page, bool dirty) {
     scopes_[entry.scope_index].host_bytes -= old->bytes();
     host_policy_.Resize(id, page->bytes());
   } else {
-    host_policy_.Insert(id, entry.parent, page->bytes());
+    host_policy_.Insert({id, entry.parent, page->bytes()});
     if (entry.locked()) host_policy_.Lock(id);
   }
   const DirectoryRecord record = DirectoryRecordOf(page->header());
@@ -177,7 +177,7 @@ void Directory::SetSsd(EntryId id, const CopyInfo& copy) {
     scopes_[entry.scope_index].ssd_bytes -= entry.ssd.bytes;
     ssd_policy_.Resize(id, copy.bytes);
   } else {
-    ssd_policy_.Insert(id, entry.parent, copy.bytes);
+    ssd_policy_.Insert({id, entry.parent, copy.bytes});
     if (entry.locked()) ssd_policy_.Lock(id);
   }
   entry.ssd = copy;

@@ -23,6 +23,7 @@ NO_SERVICES = ["grpcpp/", "google/protobuf/", "rocksdb/", "prometheus/"]
 LAYERS = {
     "storage/base/": (["storage/base/"], NO_SERVICES),
     "storage/policy/": (["storage/base/", "storage/policy/"], NO_SERVICES),
+    "storage/replay/": (["storage/base/", "storage/policy/", "storage/replay/"], NO_SERVICES),
     "storage/": (["storage/"], ["grpcpp/", "google/protobuf/", "prometheus/"]),
     "proto/": (WIRE + ["storage/base/"], ["rocksdb/", "prometheus/"]),
     "kernels/": (["kernels/", "storage/base/"], NO_SERVICES),
@@ -30,7 +31,7 @@ LAYERS = {
     "client/worker/": (["client/.", "client/worker/", "client/testing/", "kernels/",
                         "storage/base/"] + WIRE, ["rocksdb/", "prometheus/"]),
     "client/cli/": (["client/", "kernels/", "storage/base/", "storage/policy/",
-                     "cache-server/"] + WIRE, ["rocksdb/"]),
+                     "storage/replay/", "cache-server/"] + WIRE, ["rocksdb/"]),
     "cache-server/": (["cache-server/", "storage/", "kernels/"] + WIRE, []),
     "tests/": (["cache-server/", "client/", "storage/", "kernels/", "tests/"] + WIRE, []),
 }
