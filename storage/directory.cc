@@ -1,11 +1,13 @@
 #include "storage/directory.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "storage/base/check.h"
 #include "storage/base/status_macros.h"
+#include "storage/policy/use_count.h"
 
 namespace pagoda {
 namespace {
@@ -16,6 +18,12 @@ CopyInfo CopyOf(const HostPage& page) {
 
 uint32_t WholeSeconds(absl::Duration duration) {
   return static_cast<uint32_t>(absl::ToInt64Seconds(duration));
+}
+
+uint32_t ContentHead(const ContentHashHead& hash) {
+  uint32_t head;
+  std::memcpy(&head, hash.data(), sizeof(head));
+  return head;
 }
 
 // The number of a name, given when it is first seen.
@@ -36,7 +44,25 @@ absl::StatusOr<uint16_t> Intern(absl::flat_hash_map<Id, uint16_t>& index, std::v
 
 }  // namespace
 
-CopyInfo DirectoryEntry::best() const { return host != nullptr ? CopyOf(*host) : ssd; }
+Directory::Directory(absl::Duration use_window)
+    : index_(0, SlotHash{this}, SlotEqual{this}),
+      use_window_seconds_(std::max(1u, WholeSeconds(use_window))) {
+  slots_.Resize(1);
+}
+
+CopyInfo Directory::ssd_copy_of(EntryId id) const {
+  const PageTraits& traits = traits_of(id);
+  return {slots_[id].ssd_bytes(), traits.ssd_planes, traits.ssd_precision, traits.ssd_fidelity};
+}
+
+CopyInfo Directory::best_copy_of(EntryId id) const {
+  const HostPagePtr& host = slots_[id].host;
+  return host != nullptr ? CopyOf(*host) : ssd_copy_of(id);
+}
+
+bool Directory::MayBeContent(EntryId id, const ContentHash& content) const {
+  return slots_[id].content_head == ContentHead(HeadOf(content));
+}
 
 void Directory::Sums::Add(const CopyInfo& copy, int sign) {
   page_count += sign;
@@ -58,8 +84,8 @@ EntryId Directory::TakeSlot(const RecordKey& key) {
   if (it != index_.end()) return *it;
   EntryId id;
   if (free_slots_.empty()) {
-    id = static_cast<EntryId>(slots_.size());
-    slots_.emplace_back();
+    id = slot_count();
+    slots_.Resize(size_t{id} + 1);
   } else {
     id = free_slots_.back();
     free_slots_.pop_back();
@@ -77,6 +103,11 @@ bool Directory::IsAncestor(EntryId ancestor, EntryId id) const {
 }
 
 absl::StatusOr<EntryId> Directory::Enliven(const DirectoryRecord& record, absl::Duration now) {
+  if (record.bytes <= 0 || record.bytes % kSegmentAlignBytes != 0 ||
+      record.bytes / kSegmentAlignBytes > UINT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "page: of %d bytes; must be a positive multiple of 4096, below 16 TiB", record.bytes));
+  }
   PAGODA_ASSIGN_OR_RETURN(const uint16_t scope,
                           Intern(scope_index_, scopes_, record.scope,
                                  ScopeStats{record.scope, record.scope_kind, 0, 0, 0}, "scopes"));
@@ -84,7 +115,8 @@ absl::StatusOr<EntryId> Directory::Enliven(const DirectoryRecord& record, absl::
       const uint16_t identity,
       Intern(identity_index_, identities_, record.identity, record.identity, "identities"));
   PAGODA_ASSIGN_OR_RETURN(const uint16_t pusher,
-                          Intern(pusher_index_, pushers_, record.pusher, record.pusher, "pushers"));
+                          Intern(pusher_index_, pushers_, record.pusher,
+                                 PusherStats{record.pusher, 0, 0, 0}, "pushers"));
   const EntryId id = TakeSlot(record.record);
   PAGODA_CHECK(!slots_[id].alive());
   EntryId parent = kNoEntry;
@@ -101,23 +133,26 @@ absl::StatusOr<EntryId> Directory::Enliven(const DirectoryRecord& record, absl::
     ++slots_[parent].child_count;
   }
   DirectoryEntry& entry = slots_[id];
-  entry.scope_index = scope;
-  entry.identity_index = identity;
-  entry.pusher_index = pusher;
-  entry.layer_count = record.layer_count;
+  PageTraits traits;
+  traits.scope_index = scope;
+  traits.identity_index = identity;
+  traits.pusher_index = pusher;
+  traits.layer_count = record.layer_count;
+  traits.page_tokens = record.page_tokens;
+  traits.backend_tag = record.backend_tag;
+  entry.traits = traits_.Acquire(traits);
   // Wraps after 2^32 pages: long after every lease and load that remembers an old one has ended.
   if (next_incarnation_ == 0) ++next_incarnation_;
   entry.incarnation = next_incarnation_++;
   entry.base_position = record.base_position;
-  entry.backend_tag = record.backend_tag;
-  entry.content_hash = record.content_hash;
+  entry.content_head = ContentHead(record.content_hash);
   entry.parent = parent;
-  entry.page_tokens = record.page_tokens;
   entry.last_use_seconds = WholeSeconds(now);
   entry.created_unix_seconds = static_cast<uint32_t>(record.created_unix_seconds);
   entry.parent_is_root = record.parent_is_root;
   ++page_count_;
   ++scopes_[scope].page_count;
+  ++pushers_[pusher].page_count;
   return id;
 }
 
@@ -133,23 +168,45 @@ absl::StatusOr<EntryId> Directory::AddSsd(const DirectoryRecord& record, absl::D
   return id;
 }
 
+void Directory::SetTraits(EntryId id, const PageTraits& traits) {
+  if (traits_of(id) == traits) return;
+  const InternId old = slots_[id].traits;
+  slots_[id].traits = traits_.Acquire(traits);
+  traits_.Release(old);
+}
+
+void Directory::Count(Tier tier, EntryId id, const CopyInfo& copy, int sign) {
+  const PageTraits& traits = traits_of(id);
+  const int64_t bytes = sign * copy.bytes;
+  ScopeStats& scope = scopes_[traits.scope_index];
+  PusherStats& pusher = pushers_[traits.pusher_index];
+  if (tier == Tier::kHost) {
+    host_sums_.Add(copy, sign);
+    scope.host_bytes += bytes;
+    pusher.host_bytes += bytes;
+  } else {
+    ssd_sums_.Add(copy, sign);
+    scope.ssd_bytes += bytes;
+    pusher.ssd_bytes += bytes;
+  }
+}
+
 HostPagePtr Directory::SetHost(EntryId id, HostPagePtr page, bool dirty) {
   DirectoryEntry& entry = slots_[id];
   PAGODA_CHECK(entry.alive());
   HostPagePtr old = std::move(entry.host);
   if (old != nullptr) {
-    host_sums_.Add(CopyOf(*old), -1);
-    scopes_[entry.scope_index].host_bytes -= old->bytes();
+    Count(Tier::kHost, id, CopyOf(*old), -1);
     host_policy_.Resize(id, page->bytes());
   } else {
     host_policy_.Insert(id, entry.parent, page->bytes());
     if (entry.locked()) host_policy_.Lock(id);
   }
-  const DirectoryRecord record = DirectoryRecordOf(page->header());
-  entry.backend_tag = record.backend_tag;
-  entry.content_hash = record.content_hash;
-  host_sums_.Add(CopyOf(*page), +1);
-  scopes_[entry.scope_index].host_bytes += page->bytes();
+  PageTraits traits = traits_of(id);
+  traits.backend_tag = page->header().backend_tag;
+  SetTraits(id, traits);
+  entry.content_head = ContentHead(HeadOf(page->header().content_hash));
+  Count(Tier::kHost, id, CopyOf(*page), +1);
   entry.host = std::move(page);
   SetDirty(id, dirty);
   return old;
@@ -162,8 +219,7 @@ HostPagePtr Directory::DropHost(EntryId id) {
   HostPagePtr old = std::move(entry.host);
   entry.host = nullptr;
   host_policy_.Remove(id);
-  host_sums_.Add(CopyOf(*old), -1);
-  scopes_[entry.scope_index].host_bytes -= old->bytes();
+  Count(Tier::kHost, id, CopyOf(*old), -1);
   EraseIfEmpty(id);
   return old;
 }
@@ -172,27 +228,30 @@ void Directory::SetSsd(EntryId id, const CopyInfo& copy) {
   DirectoryEntry& entry = slots_[id];
   PAGODA_CHECK(entry.alive());
   PAGODA_CHECK(copy.bytes > 0);
+  PAGODA_CHECK(copy.bytes % kSegmentAlignBytes == 0);
   if (entry.on_ssd()) {
-    ssd_sums_.Add(entry.ssd, -1);
-    scopes_[entry.scope_index].ssd_bytes -= entry.ssd.bytes;
+    Count(Tier::kSsd, id, ssd_copy_of(id), -1);
     ssd_policy_.Resize(id, copy.bytes);
   } else {
     ssd_policy_.Insert(id, entry.parent, copy.bytes);
     if (entry.locked()) ssd_policy_.Lock(id);
   }
-  entry.ssd = copy;
+  PageTraits traits = traits_of(id);
+  traits.ssd_planes = copy.planes;
+  traits.ssd_precision = copy.precision;
+  traits.ssd_fidelity = copy.fidelity;
+  SetTraits(id, traits);
+  entry.ssd_blocks = static_cast<uint32_t>(copy.bytes / kSegmentAlignBytes);
   ++entry.ssd_version;
-  ssd_sums_.Add(copy, +1);
-  scopes_[entry.scope_index].ssd_bytes += copy.bytes;
+  Count(Tier::kSsd, id, copy, +1);
 }
 
 void Directory::DropSsd(EntryId id) {
   DirectoryEntry& entry = slots_[id];
   PAGODA_CHECK(entry.on_ssd());
   ssd_policy_.Remove(id);
-  ssd_sums_.Add(entry.ssd, -1);
-  scopes_[entry.scope_index].ssd_bytes -= entry.ssd.bytes;
-  entry.ssd = CopyInfo{};
+  Count(Tier::kSsd, id, ssd_copy_of(id), -1);
+  entry.ssd_blocks = 0;
   ++entry.ssd_version;
   if (entry.host != nullptr) SetDirty(id, true);
   EraseIfEmpty(id);
@@ -202,12 +261,14 @@ void Directory::EraseIfEmpty(EntryId id) {
   DirectoryEntry& entry = slots_[id];
   if (entry.host != nullptr || entry.on_ssd()) return;
   --page_count_;
-  --scopes_[entry.scope_index].page_count;
+  --scopes_[traits_of(id).scope_index].page_count;
+  --pushers_[traits_of(id).pusher_index].page_count;
   if (entry.lease_count > 0) --leased_count_;
   if (entry.pinned) --pinned_count_;
   const EntryId parent = std::exchange(entry.parent, kNoEntry);
   const uint32_t child_count = entry.child_count;
   const RecordKey record = entry.record;
+  traits_.Release(entry.traits);
   entry = DirectoryEntry{};
   entry.record = record;
   entry.child_count = child_count;
@@ -230,9 +291,17 @@ void Directory::FreeSlotIfUnused(EntryId id) {
 
 void Directory::Touch(EntryId id, absl::Duration now) {
   DirectoryEntry& entry = slots_[id];
-  entry.last_use_seconds = WholeSeconds(now);
+  const uint32_t now_seconds = WholeSeconds(now);
+  entry.uses = policy::AddUse(entry.uses, entry.last_use_seconds, now_seconds, use_window_seconds_);
+  entry.last_use_seconds = now_seconds;
   if (entry.host != nullptr) host_policy_.Touch(id);
   if (entry.on_ssd()) ssd_policy_.Touch(id);
+}
+
+uint8_t Directory::UsesOf(EntryId id, absl::Duration now) const {
+  const DirectoryEntry& entry = slots_[id];
+  return policy::DecayedUses(entry.uses, entry.last_use_seconds, WholeSeconds(now),
+                             use_window_seconds_);
 }
 
 void Directory::ApplyLock(EntryId id) {
@@ -307,26 +376,27 @@ std::vector<EntryId> Directory::Unreachable() const {
 
 PageInfo Directory::InfoOf(EntryId id, absl::Duration now) const {
   const DirectoryEntry& entry = slots_[id];
-  const CopyInfo best = entry.best();
+  const PageTraits& traits = traits_of(id);
+  const CopyInfo best = best_copy_of(id);
   PageInfo info;
   info.record = entry.record;
   info.identity = identity_of(id);
   if (entry.parent != kNoEntry) info.parent = slots_[entry.parent].record.key;
   info.parent_is_root = entry.parent_is_root;
   info.scope = scope_of(id);
-  info.scope_kind = scopes_[entry.scope_index].kind;
-  info.pusher = pushers_[entry.pusher_index];
-  info.page_tokens = entry.page_tokens;
+  info.scope_kind = scopes_[traits.scope_index].kind;
+  info.pusher = pushers_[traits.pusher_index].pusher;
+  info.page_tokens = traits.page_tokens;
   info.base_position = entry.base_position;
-  info.layer_count = entry.layer_count;
-  info.backend_tag = entry.backend_tag;
+  info.layer_count = traits.layer_count;
+  info.backend_tag = traits.backend_tag;
   info.fidelity = best.fidelity;
   info.precision = best.precision;
   info.planes = best.planes;
   info.in_host = entry.host != nullptr;
   info.on_ssd = entry.on_ssd();
   info.host_bytes = info.in_host ? entry.host->bytes() : 0;
-  info.ssd_bytes = entry.ssd.bytes;
+  info.ssd_bytes = entry.ssd_bytes();
   info.dirty = entry.dirty;
   info.pinned = entry.pinned;
   info.quarantined = entry.quarantined;
@@ -348,10 +418,21 @@ void Directory::FillStats(StoreStats& stats) const {
   for (const ScopeStats& scope : scopes_) {
     if (scope.page_count > 0) stats.scopes.push_back(scope);
   }
+  for (const PusherStats& pusher : pushers_) {
+    if (pusher.page_count > 0) stats.pushers.push_back(pusher);
+  }
   stats.page_count = page_count_;
   stats.dirty_page_count = dirty_count_;
   stats.leased_page_count = leased_count_;
   stats.pinned_page_count = pinned_count_;
+}
+
+int64_t Directory::memory_bytes() const {
+  constexpr int64_t kIndexSlotBytes = sizeof(EntryId) + 1;  // and its control byte
+  const int64_t index_slots = static_cast<int64_t>(index_.capacity()) + 1;
+  return slots_.memory_bytes() + index_slots * kIndexSlotBytes +
+         static_cast<int64_t>(free_slots_.capacity() * sizeof(EntryId)) + traits_.memory_bytes() +
+         host_policy_.memory_bytes() + ssd_policy_.memory_bytes();
 }
 
 }  // namespace pagoda

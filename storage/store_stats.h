@@ -33,6 +33,14 @@ struct ScopeStats {
   int64_t ssd_bytes = 0;
 };
 
+// Of the pages that one tenant pushed, in whatever scope.
+struct PusherStats {
+  PusherId pusher;
+  int64_t page_count = 0;
+  int64_t host_bytes = 0;
+  int64_t ssd_bytes = 0;
+};
+
 // Monotonic counts since Open().
 struct StoreCounters {
   int64_t commits[kCommitOutcomeCount] = {};
@@ -58,6 +66,7 @@ struct StoreStats {
   TierStats host;
   TierStats ssd;
   std::vector<ScopeStats> scopes;
+  std::vector<PusherStats> pushers;
   StoreCounters counters;
   int64_t page_count = 0;  // distinct pages in any tier
   int64_t lease_count = 0;

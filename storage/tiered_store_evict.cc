@@ -33,7 +33,7 @@ void TieredStore::DropHost(EntryId id, EvictionReason reason, Aftermath& after) 
 }
 
 void TieredStore::DropSsd(EntryId id, EvictionReason reason, Aftermath& after) {
-  const int64_t bytes = directory_.at(id).ssd.bytes;
+  const int64_t bytes = directory_.at(id).ssd_bytes();
   directory_.DropSsd(id);
   ++counters_.evictions[static_cast<int>(TierKind::kSsd)][static_cast<int>(reason)]
                        [static_cast<int>(EvictionAction::kDrop)];
@@ -242,7 +242,7 @@ EvictResult TieredStore::DropAll(absl::Span<const EntryId> ids, const PageFilter
       if (entry.locked() || followed) continue;
     }
     const int64_t host_bytes = host ? entry.host->bytes() : 0;
-    const int64_t ssd_bytes = ssd ? entry.ssd.bytes : 0;
+    const int64_t ssd_bytes = ssd ? entry.ssd_bytes() : 0;
     if (host && ssd) {
       DropEntry(id, EvictionReason::kRequest, after);
     } else if (host) {

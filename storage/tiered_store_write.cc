@@ -151,9 +151,10 @@ absl::StatusOr<CommitOutcome> TieredStore::Place(const HostPagePtr& page,
     PAGODA_RETURN_IF_ERROR(directory_.AddHost(page, now).status());
     return CommitOutcome::kReplaced;
   }
-  const CopyInfo stored = entry.best();
-  if (header.fidelity == stored.fidelity && header.backend_tag == entry.backend_tag &&
-      HeadOf(header.content_hash) != entry.content_hash) {
+  const CopyInfo stored = directory_.best_copy_of(id);
+  if (header.fidelity == stored.fidelity &&
+      header.backend_tag == directory_.traits_of(id).backend_tag &&
+      !directory_.MayBeContent(id, header.content_hash)) {
     // Equal arithmetic should give equal bytes; a difference is worth a look, not an error.
     ++counters_.content_mismatches;
     CountIntegrity(TierKind::kHost, IntegrityKind::kContent, after);

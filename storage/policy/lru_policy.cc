@@ -12,7 +12,7 @@ void LruPolicy::Insert(EntryId id, EntryId parent, int64_t bytes) {
   PAGODA_CHECK(id != kNoEntry);
   PAGODA_CHECK(id != parent);
   const EntryId last = std::max(id, parent);
-  if (nodes_.size() <= last) nodes_.resize(size_t{last} + 1);
+  nodes_.Resize(size_t{last} + 1);
   Node& node = nodes_[id];
   PAGODA_CHECK(!node.resident);
   node.resident = true;
@@ -29,7 +29,6 @@ void LruPolicy::Insert(EntryId id, EntryId parent, int64_t bytes) {
 void LruPolicy::Touch(EntryId id) {
   PAGODA_CHECK(resident(id));
   nodes_[id].sequence = next_sequence_++;
-  Offer(id);
 }
 
 void LruPolicy::Resize(EntryId id, int64_t bytes) {
@@ -81,68 +80,70 @@ std::vector<EntryId> LruPolicy::PickVictims(int64_t bytes,
   absl::flat_hash_map<EntryId, uint32_t> children_left;
   int64_t picked_bytes = 0;
   while (picked_bytes < bytes) {
-    DropStale();
-    const bool from_parents =
-        !parents.empty() && (heap_.empty() || heap_.front() > parents.front());
+    const bool leaf_left = Surface();
     Candidate next;
-    if (from_parents) {
+    if (!parents.empty() && (!leaf_left || heap_.front() > parents.front())) {
       std::pop_heap(parents.begin(), parents.end(), std::greater<>());
       next = parents.back();
       parents.pop_back();
-    } else if (!heap_.empty()) {
-      next = PopCandidate();
-      // A leaf may be offered twice under one sequence, by Touch and by Unlock.
-      if (!taken.empty() && taken.back().id == next.id) continue;
+    } else if (leaf_left) {
+      next = Pop();
       taken.push_back(next);
     } else {
       break;
     }
-    if (!may_take(next.id)) continue;
-    const Node& node = nodes_[next.id];
-    victims.push_back(next.id);
+    if (!may_take(next.id())) continue;
+    const Node& node = nodes_[next.id()];
+    victims.push_back(next.id());
     picked_bytes += node.bytes;
     if (node.parent == kNoEntry) continue;
     const Node& parent = nodes_[node.parent];
     const uint32_t child_count = parent.child_count;
     const uint32_t left = --children_left.try_emplace(node.parent, child_count).first->second;
     if (left == 0 && parent.resident && !parent.locked) {
-      parents.push_back({parent.sequence, node.parent});
+      parents.emplace_back(parent.sequence, node.parent);
       std::push_heap(parents.begin(), parents.end(), std::greater<>());
     }
   }
-  for (const Candidate& candidate : taken) PushCandidate(candidate);
+  for (const Candidate& candidate : taken) Push(candidate);
   return victims;
 }
 
 void LruPolicy::Offer(EntryId id) {
-  if (id < nodes_.size() && Evictable(nodes_[id])) PushCandidate({nodes_[id].sequence, id});
+  if (id >= nodes_.size()) return;
+  const Node& node = nodes_[id];
+  if (Evictable(node) && !node.waiting) Push({node.sequence, id});
 }
 
-void LruPolicy::PushCandidate(const Candidate& candidate) {
-  // Stale candidates are dropped when they surface; a heap that is mostly stale is rebuilt.
-  if (heap_.size() > 64 && heap_.size() > 2 * static_cast<size_t>(entry_count_)) {
-    heap_.erase(std::remove_if(heap_.begin(), heap_.end(),
-                               [this](const Candidate& c) { return !Fresh(c); }),
-                heap_.end());
-    std::sort(heap_.begin(), heap_.end(),
-              [](const Candidate& a, const Candidate& b) { return b > a; });
-    heap_.erase(std::unique(heap_.begin(), heap_.end(),
-                            [](const Candidate& a, const Candidate& b) { return a.id == b.id; }),
-                heap_.end());  // sorted ascending: a heap with the least on top
-  }
+void LruPolicy::Push(const Candidate& candidate) {
+  // By an eighth, not by doubling: there may be millions.
+  if (heap_.size() == heap_.capacity()) heap_.reserve(heap_.size() + heap_.size() / 8 + 64);
   heap_.push_back(candidate);
   std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+  nodes_[candidate.id()].waiting = true;
 }
 
-LruPolicy::Candidate LruPolicy::PopCandidate() {
+LruPolicy::Candidate LruPolicy::Pop() {
   std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
   const Candidate candidate = heap_.back();
   heap_.pop_back();
+  nodes_[candidate.id()].waiting = false;
   return candidate;
 }
 
-void LruPolicy::DropStale() {
-  while (!heap_.empty() && !Fresh(heap_.front())) PopCandidate();
+bool LruPolicy::Surface() {
+  while (!heap_.empty()) {
+    const Candidate top = heap_.front();
+    const Node& node = nodes_[top.id()];
+    if (Evictable(node) && node.sequence == top.sequence()) return true;
+    Pop();
+    Offer(top.id());
+  }
+  return false;
+}
+
+int64_t LruPolicy::memory_bytes() const {
+  return nodes_.memory_bytes() + static_cast<int64_t>(heap_.capacity() * sizeof(Candidate));
 }
 
 }  // namespace pagoda::policy

@@ -6,14 +6,15 @@
 //
 // Threads    externally synchronised
 // Limits     ids are small numbers (they index a vector); 0 is no entry
-// Cost       Insert, Touch, Remove: amortised O(log n); PickVictims: O(victims * log n);
-//            24 bytes an id and 16 to 32 bytes an evictable entry
+// Cost       Touch: O(1); Insert, Remove: O(log n); PickVictims: O(log n) for each victim, and for
+//            each entry that was touched since it was last looked at; 24 bytes an id, 12 a leaf
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "storage/base/block_vector.h"
 
 namespace pagoda::policy {
 
@@ -45,36 +46,48 @@ class LruPolicy {
   int64_t entry_count() const { return entry_count_; }
   int64_t bytes() const { return bytes_; }
   int64_t locked_bytes() const { return locked_bytes_; }
+  int64_t memory_bytes() const;
 
  private:
   struct Node {
     uint64_t sequence = 0;  // of the last use
     int64_t bytes = 0;
     EntryId parent = kNoEntry;
-    uint32_t child_count : 30 = 0;  // resident ones
+    uint32_t child_count : 29 = 0;  // resident ones
     uint32_t resident : 1 = false;
     uint32_t locked : 1 = false;
+    uint32_t waiting : 1 = false;  // in heap_
   };
-  // A leaf waiting for its turn. Stale when the node's sequence has moved on.
-  struct Candidate {
-    uint64_t sequence;
-    EntryId id;
-    bool operator>(const Candidate& other) const { return sequence > other.sequence; }
+  // An entry waiting for its turn, under the sequence that it had when it was put there. Uses since
+  // then only make it younger: it is put back when it surfaces.
+  class Candidate {
+   public:
+    Candidate() = default;
+    Candidate(uint64_t sequence, EntryId id)
+        : high_(static_cast<uint32_t>(sequence >> 32)),
+          low_(static_cast<uint32_t>(sequence)),
+          id_(id) {}
+    uint64_t sequence() const { return (uint64_t{high_} << 32) | low_; }
+    EntryId id() const { return id_; }
+    bool operator>(const Candidate& other) const { return sequence() > other.sequence(); }
+
+   private:
+    uint32_t high_ = 0;  // in halves: 12 bytes instead of 16
+    uint32_t low_ = 0;
+    EntryId id_ = kNoEntry;
   };
 
-  bool Evictable(const Node& node) const {
+  static bool Evictable(const Node& node) {
     return node.resident && !node.locked && node.child_count == 0;
   }
-  bool Fresh(const Candidate& c) const {
-    return nodes_[c.id].sequence == c.sequence && Evictable(nodes_[c.id]);
-  }
-  void Offer(EntryId id);  // puts an evictable node among the candidates
-  void PushCandidate(const Candidate& candidate);
-  Candidate PopCandidate();
-  void DropStale();
+  void Offer(EntryId id);  // puts an evictable entry into heap_, if it is not there
+  void Push(const Candidate& candidate);
+  Candidate Pop();
+  // The least recently used leaf, on top of heap_; false when there is none.
+  bool Surface();
 
-  std::vector<Node> nodes_;
-  std::vector<Candidate> heap_;  // least sequence on top; holds every evictable node once at least
+  BlockVector<Node> nodes_;
+  std::vector<Candidate> heap_;  // least on top; holds every evictable entry, and each at most once
   uint64_t next_sequence_ = 1;
   int64_t entry_count_ = 0;
   int64_t bytes_ = 0;
