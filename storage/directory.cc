@@ -199,7 +199,7 @@ HostPagePtr Directory::SetHost(EntryId id, HostPagePtr page, bool dirty) {
     Count(Tier::kHost, id, CopyOf(*old), -1);
     host_policy_.Resize(id, page->bytes());
   } else {
-    host_policy_.Insert(id, entry.parent, page->bytes());
+    host_policy_.Insert({id, entry.parent, page->bytes()});
     if (entry.locked()) host_policy_.Lock(id);
   }
   PageTraits traits = traits_of(id);
@@ -233,7 +233,7 @@ void Directory::SetSsd(EntryId id, const CopyInfo& copy) {
     Count(Tier::kSsd, id, ssd_copy_of(id), -1);
     ssd_policy_.Resize(id, copy.bytes);
   } else {
-    ssd_policy_.Insert(id, entry.parent, copy.bytes);
+    ssd_policy_.Insert({id, entry.parent, copy.bytes});
     if (entry.locked()) ssd_policy_.Lock(id);
   }
   PageTraits traits = traits_of(id);

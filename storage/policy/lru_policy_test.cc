@@ -18,10 +18,10 @@ using Ids = std::vector<EntryId>;
 
 TEST(LruPolicyTest, LeafGoesBeforeItsOlderParent) {
   LruPolicy lru;
-  lru.Insert(1, kNoEntry, 10);
-  lru.Insert(2, 1, 10);
-  lru.Insert(3, 2, 10);
-  lru.Insert(4, kNoEntry, 10);
+  lru.Insert({1, kNoEntry, 10});
+  lru.Insert({2, 1, 10});
+  lru.Insert({3, 2, 10});
+  lru.Insert({4, kNoEntry, 10});
   EXPECT_EQ(Pick(lru, 1), Ids({3}));
   EXPECT_EQ(Pick(lru, 11), Ids({3, 2}));  // 2 is older than 4 once 3 is picked
   EXPECT_EQ(Pick(lru, 1000), Ids({3, 2, 1, 4}));
@@ -34,7 +34,7 @@ TEST(LruPolicyTest, LeafGoesBeforeItsOlderParent) {
 
 TEST(LruPolicyTest, PickingChangesNothing) {
   LruPolicy lru;
-  for (EntryId id = 1; id <= 100; ++id) lru.Insert(id, id - 1, 1);
+  for (EntryId id = 1; id <= 100; ++id) lru.Insert({id, id - 1, 1});
   const Ids first = Pick(lru, 50);
   EXPECT_EQ(Pick(lru, 50), first);
   EXPECT_EQ(first.front(), 100u);
@@ -42,9 +42,9 @@ TEST(LruPolicyTest, PickingChangesNothing) {
 
 TEST(LruPolicyTest, LockedEntriesKeepTheirAncestors) {
   LruPolicy lru;
-  lru.Insert(1, kNoEntry, 10);
-  lru.Insert(2, 1, 20);
-  lru.Insert(3, 1, 30);
+  lru.Insert({1, kNoEntry, 10});
+  lru.Insert({2, 1, 20});
+  lru.Insert({3, 1, 30});
   lru.Lock(2);
   lru.Lock(2);
   EXPECT_EQ(lru.locked_bytes(), 20);
@@ -62,17 +62,17 @@ TEST(LruPolicyTest, LockedEntriesKeepTheirAncestors) {
 
 TEST(LruPolicyTest, RefusedEntriesKeepTheirAncestors) {
   LruPolicy lru;
-  lru.Insert(1, kNoEntry, 1);
-  lru.Insert(2, 1, 1);
-  lru.Insert(3, kNoEntry, 1);
+  lru.Insert({1, kNoEntry, 1});
+  lru.Insert({2, 1, 1});
+  lru.Insert({3, kNoEntry, 1});
   EXPECT_EQ(lru.PickVictims(10, [](EntryId id) { return id != 2; }), Ids({3}));
 }
 
 TEST(LruPolicyTest, ParentMayComeAfterItsChild) {
   LruPolicy lru;
-  lru.Insert(2, 1, 1);
+  lru.Insert({2, 1, 1});
   EXPECT_EQ(lru.child_count(1), 1u);
-  lru.Insert(1, kNoEntry, 1);
+  lru.Insert({1, kNoEntry, 1});
   EXPECT_EQ(Pick(lru, 1), Ids({2}));
   lru.Remove(1);  // the middle may go by request
   EXPECT_EQ(Pick(lru, 10), Ids({2}));
@@ -129,7 +129,7 @@ TEST(LruPolicyTest, RandomRunsEqualTheModel) {
           {
             const EntryId parent = below(id);  // smaller ids are ancestors: no circle
             const int64_t bytes = 1 + below(9);
-            lru.Insert(id, parent, bytes);
+            lru.Insert({id, parent, bytes});
             model.entries[id] = {parent, bytes, model.now++, false};
           }
           break;

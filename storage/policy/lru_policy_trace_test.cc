@@ -49,7 +49,7 @@ int64_t PrefixHits(const std::vector<Request>& requests, int64_t capacity) {
     }
     for (size_t i = 0; i < request.size(); ++i) {
       if (!lru.resident(request[i])) {
-        lru.Insert(request[i], i == 0 ? kNoEntry : request[i - 1], 1);
+        lru.Insert({request[i], i == 0 ? kNoEntry : request[i - 1], 1});
       }
     }
     for (auto id = request.rbegin(); id != request.rend(); ++id) lru.Touch(*id);
