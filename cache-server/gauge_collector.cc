@@ -96,7 +96,7 @@ void SetCounts(const DaemonState& state, Families& out) {
   out.Set(metric::kSequences, static_cast<double>(state.sequences));
   out.Set(metric::kLeases, static_cast<double>(store.lease_count));
   out.Set(metric::kLeasedPages, static_cast<double>(store.leased_page_count));
-  out.Set(metric::kStagedBytes, static_cast<double>(store.staged_bytes));
+  out.Set(metric::kStagedBytes, static_cast<double>(store.host.staged_bytes));
   out.Set(metric::kBuildInfo, 1, {{"version", kVersion}});
   out.Set(metric::kDraining, state.draining ? 1 : 0);
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "storage/base/check.h"
 #include "storage/base/status_macros.h"
+#include "storage/policy/lru_policy.h"
 #include "storage/policy/use_count.h"
 
 namespace pagoda {
@@ -24,6 +25,14 @@ uint32_t ContentHead(const ContentHashHead& hash) {
   uint32_t head;
   std::memcpy(&head, hash.data(), sizeof(head));
   return head;
+}
+
+// Equal whenever the same page comes again; keys are hashes already.
+uint64_t FingerprintOf(const RecordKey& record) {
+  uint64_t head;
+  std::memcpy(&head, record.key.bytes.data(), sizeof(head));
+  return head ^
+         (uint64_t{record.group} << 32 | uint64_t{record.head_begin} << 16 | record.head_count);
 }
 
 // The number of a name, given when it is first seen.
@@ -46,6 +55,8 @@ absl::StatusOr<uint16_t> Intern(absl::flat_hash_map<Id, uint16_t>& index, std::v
 
 Directory::Directory(absl::Duration use_window)
     : index_(0, SlotHash{this}, SlotEqual{this}),
+      host_policy_(std::make_unique<policy::LruPolicy>()),
+      ssd_policy_(std::make_unique<policy::LruPolicy>()),
       use_window_seconds_(std::max(1u, WholeSeconds(use_window))) {
   slots_.Resize(1);
 }
@@ -197,16 +208,19 @@ HostPagePtr Directory::SetHost(EntryId id, HostPagePtr page, bool dirty) {
   HostPagePtr old = std::move(entry.host);
   if (old != nullptr) {
     Count(Tier::kHost, id, CopyOf(*old), -1);
-    host_policy_.Resize(id, page->bytes());
+    host_policy_->Resize(id, page->bytes());
   } else {
-    host_policy_.Insert({id, entry.parent, page->bytes()});
-    if (entry.locked()) host_policy_.Lock(id);
+    host_policy_->Insert({id, entry.parent, page->bytes(), FingerprintOf(entry.record)});
+    if (entry.locked()) host_policy_->Lock(id);
   }
   PageTraits traits = traits_of(id);
   traits.backend_tag = page->header().backend_tag;
   SetTraits(id, traits);
   entry.content_head = ContentHead(HeadOf(page->header().content_hash));
   Count(Tier::kHost, id, CopyOf(*page), +1);
+  // In this order: a moved page shares slabs with the old one.
+  if (old != nullptr) old->SetUse(SlabUse::kLingering, kNoEntry);
+  page->SetUse(SlabUse::kResident, id);
   entry.host = std::move(page);
   SetDirty(id, dirty);
   return old;
@@ -218,8 +232,9 @@ HostPagePtr Directory::DropHost(EntryId id) {
   SetDirty(id, false);
   HostPagePtr old = std::move(entry.host);
   entry.host = nullptr;
-  host_policy_.Remove(id);
+  host_policy_->Remove(id);
   Count(Tier::kHost, id, CopyOf(*old), -1);
+  old->SetUse(SlabUse::kLingering, kNoEntry);
   EraseIfEmpty(id);
   return old;
 }
@@ -231,10 +246,10 @@ void Directory::SetSsd(EntryId id, const CopyInfo& copy) {
   PAGODA_CHECK(copy.bytes % kSegmentAlignBytes == 0);
   if (entry.on_ssd()) {
     Count(Tier::kSsd, id, ssd_copy_of(id), -1);
-    ssd_policy_.Resize(id, copy.bytes);
+    ssd_policy_->Resize(id, copy.bytes);
   } else {
-    ssd_policy_.Insert({id, entry.parent, copy.bytes});
-    if (entry.locked()) ssd_policy_.Lock(id);
+    ssd_policy_->Insert({id, entry.parent, copy.bytes, FingerprintOf(entry.record)});
+    if (entry.locked()) ssd_policy_->Lock(id);
   }
   PageTraits traits = traits_of(id);
   traits.ssd_planes = copy.planes;
@@ -249,7 +264,7 @@ void Directory::SetSsd(EntryId id, const CopyInfo& copy) {
 void Directory::DropSsd(EntryId id) {
   DirectoryEntry& entry = slots_[id];
   PAGODA_CHECK(entry.on_ssd());
-  ssd_policy_.Remove(id);
+  ssd_policy_->Remove(id);
   Count(Tier::kSsd, id, ssd_copy_of(id), -1);
   entry.ssd_blocks = 0;
   ++entry.ssd_version;
@@ -294,8 +309,13 @@ void Directory::Touch(EntryId id, absl::Duration now) {
   const uint32_t now_seconds = WholeSeconds(now);
   entry.uses = policy::AddUse(entry.uses, entry.last_use_seconds, now_seconds, use_window_seconds_);
   entry.last_use_seconds = now_seconds;
-  if (entry.host != nullptr) host_policy_.Touch(id);
-  if (entry.on_ssd()) ssd_policy_.Touch(id);
+  if (entry.host != nullptr) host_policy_->Touch(id);
+  if (entry.on_ssd()) ssd_policy_->Touch(id);
+}
+
+void Directory::ReportAttention(EntryId id, double mass) {
+  if (slots_[id].host != nullptr) host_policy_->ReportAttention(id, mass);
+  if (slots_[id].on_ssd()) ssd_policy_->ReportAttention(id, mass);
 }
 
 uint8_t Directory::UsesOf(EntryId id, absl::Duration now) const {
@@ -306,12 +326,12 @@ uint8_t Directory::UsesOf(EntryId id, absl::Duration now) const {
 
 void Directory::ApplyLock(EntryId id) {
   const DirectoryEntry& entry = slots_[id];
-  for (policy::LruPolicy* lru : {&host_policy_, &ssd_policy_}) {
-    if (!lru->resident(id)) continue;
+  for (policy::EvictionPolicy* policy : {host_policy_.get(), ssd_policy_.get()}) {
+    if (!policy->resident(id)) continue;
     if (entry.locked()) {
-      lru->Lock(id);
+      policy->Lock(id);
     } else {
-      lru->Unlock(id);
+      policy->Unlock(id);
     }
   }
 }
@@ -339,100 +359,35 @@ void Directory::SetDirty(EntryId id, bool dirty) {
   entry.dirty = dirty;
 }
 
-std::vector<EntryId> Directory::Marked(absl::FunctionRef<bool(EntryId)> marks) const {
-  // A verdict is inherited from the parent. 0: not judged yet.
-  constexpr uint8_t kNo = 1;
-  constexpr uint8_t kYes = 2;
-  std::vector<uint8_t> verdicts(slots_.size(), 0);
-  std::vector<uint32_t> depths(slots_.size(), 0);
-  std::vector<EntryId> path;
-  std::vector<EntryId> marked;
-  for (EntryId start = 1; start < slot_count(); ++start) {
-    if (!slots_[start].alive()) continue;
-    EntryId id = start;
-    for (; id != kNoEntry && verdicts[id] == 0; id = slots_[id].parent) path.push_back(id);
-    uint8_t inherited = id == kNoEntry ? kNo : verdicts[id];
-    uint32_t depth = id == kNoEntry ? 0 : depths[id] + 1;
-    for (; !path.empty(); path.pop_back()) {
-      const EntryId at = path.back();
-      if (inherited == kNo && marks(at)) inherited = kYes;
-      verdicts[at] = inherited;
-      depths[at] = depth++;
-      if (inherited == kYes && slots_[at].alive()) marked.push_back(at);
-    }
+void Directory::SetHostPolicy(std::unique_ptr<policy::EvictionPolicy> policy) {
+  Refill(*policy, *host_policy_);
+  host_policy_ = std::move(policy);
+}
+
+void Directory::SetSsdPolicy(std::unique_ptr<policy::EvictionPolicy> policy) {
+  Refill(*policy, *ssd_policy_);
+  ssd_policy_ = std::move(policy);
+}
+
+void Directory::Refill(policy::EvictionPolicy& policy, const policy::EvictionPolicy& old) const {
+  constexpr int kUsesTold = 15;  // more make no difference to any policy
+  std::vector<EntryId> ids;
+  ids.reserve(static_cast<size_t>(old.entry_count()));
+  for (EntryId id = 1; id < slot_count(); ++id) {
+    if (old.resident(id)) ids.push_back(id);
   }
-  std::stable_sort(marked.begin(), marked.end(),
-                   [&](EntryId a, EntryId b) { return depths[a] > depths[b]; });
-  return marked;
-}
-
-std::vector<EntryId> Directory::Subtrees(absl::FunctionRef<bool(EntryId)> matches) const {
-  return Marked([&](EntryId id) { return slots_[id].alive() && matches(id); });
-}
-
-std::vector<EntryId> Directory::Unreachable() const {
-  return Marked([&](EntryId id) { return !slots_[id].alive(); });
-}
-
-PageInfo Directory::InfoOf(EntryId id, absl::Duration now) const {
-  const DirectoryEntry& entry = slots_[id];
-  const PageTraits& traits = traits_of(id);
-  const CopyInfo best = best_copy_of(id);
-  PageInfo info;
-  info.record = entry.record;
-  info.identity = identity_of(id);
-  if (entry.parent != kNoEntry) info.parent = slots_[entry.parent].record.key;
-  info.parent_is_root = entry.parent_is_root;
-  info.scope = scope_of(id);
-  info.scope_kind = scopes_[traits.scope_index].kind;
-  info.pusher = pushers_[traits.pusher_index].pusher;
-  info.page_tokens = traits.page_tokens;
-  info.base_position = entry.base_position;
-  info.layer_count = traits.layer_count;
-  info.backend_tag = traits.backend_tag;
-  info.fidelity = best.fidelity;
-  info.precision = best.precision;
-  info.planes = best.planes;
-  info.in_host = entry.host != nullptr;
-  info.on_ssd = entry.on_ssd();
-  info.host_bytes = info.in_host ? entry.host->bytes() : 0;
-  info.ssd_bytes = entry.ssd_bytes();
-  info.dirty = entry.dirty;
-  info.pinned = entry.pinned;
-  info.quarantined = entry.quarantined;
-  info.lease_count = static_cast<int32_t>(entry.lease_count);
-  info.idle = absl::Seconds(int64_t{WholeSeconds(now)} - entry.last_use_seconds);
-  info.created_unix_seconds = entry.created_unix_seconds;
-  return info;
-}
-
-void Directory::FillStats(StoreStats& stats) const {
-  stats.host.page_bytes = host_policy_.bytes();
-  stats.host.pinned_bytes = host_policy_.locked_bytes();
-  stats.host.page_count = host_sums_.page_count;
-  stats.host.pages_by_precision = host_sums_.by_precision;
-  stats.ssd.page_bytes = ssd_policy_.bytes();
-  stats.ssd.pinned_bytes = ssd_policy_.locked_bytes();
-  stats.ssd.page_count = ssd_sums_.page_count;
-  stats.ssd.pages_by_precision = ssd_sums_.by_precision;
-  for (const ScopeStats& scope : scopes_) {
-    if (scope.page_count > 0) stats.scopes.push_back(scope);
+  std::sort(ids.begin(), ids.end(), [this](EntryId a, EntryId b) {
+    const uint32_t at_a = slots_[a].last_use_seconds;
+    const uint32_t at_b = slots_[b].last_use_seconds;
+    return at_a != at_b ? at_a < at_b : a > b;  // followers mostly have the greater ids
+  });
+  policy.set_capacity_bytes(old.capacity_bytes());
+  for (const EntryId id : ids) {
+    const DirectoryEntry& entry = slots_[id];
+    policy.Insert({id, entry.parent, old.bytes_of(id), FingerprintOf(entry.record)});
+    for (int i = std::min<int>(entry.uses, kUsesTold); i > 0; --i) policy.Touch(id);
+    if (entry.locked()) policy.Lock(id);
   }
-  for (const PusherStats& pusher : pushers_) {
-    if (pusher.page_count > 0) stats.pushers.push_back(pusher);
-  }
-  stats.page_count = page_count_;
-  stats.dirty_page_count = dirty_count_;
-  stats.leased_page_count = leased_count_;
-  stats.pinned_page_count = pinned_count_;
-}
-
-int64_t Directory::memory_bytes() const {
-  constexpr int64_t kIndexSlotBytes = sizeof(EntryId) + 1;  // and its control byte
-  const int64_t index_slots = static_cast<int64_t>(index_.capacity()) + 1;
-  return slots_.memory_bytes() + index_slots * kIndexSlotBytes +
-         static_cast<int64_t>(free_slots_.capacity() * sizeof(EntryId)) + traits_.memory_bytes() +
-         host_policy_.memory_bytes() + ssd_policy_.memory_bytes();
 }
 
 }  // namespace pagoda

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -21,12 +22,13 @@
 #include "absl/hash/hash.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "storage/base/block_vector.h"
 #include "storage/directory_record.h"
 #include "storage/host_page.h"
 #include "storage/intern_table.h"
 #include "storage/plane_mask.h"
-#include "storage/policy/lru_policy.h"
+#include "storage/policy/eviction_policy.h"
 #include "storage/store_stats.h"
 
 namespace pagoda {
@@ -95,7 +97,7 @@ class Directory {
   // Of entry, hash slot, policies of both tiers; held by directory_memory_test.
   static constexpr int64_t kBytesPerPageMax = 200;
 
-  // `use_window` is that of the use counts: see policy/use_count.h.
+  // Both policies begin as lru. `use_window` is that of the use counts: policy/use_count.h.
   explicit Directory(absl::Duration use_window = absl::Minutes(1));
   Directory(const Directory&) = delete;
   Directory& operator=(const Directory&) = delete;
@@ -128,6 +130,8 @@ class Directory {
 
   // ---- Marks --------------------------------------------------------------------------------
   void Touch(EntryId id, absl::Duration now);
+  // The share of a query's attention that fell on the page: for the policies.
+  void ReportAttention(EntryId id, double mass);
   // Uses in about the last two windows.
   uint8_t UsesOf(EntryId id, absl::Duration now) const;
   void AddLease(EntryId id);
@@ -138,26 +142,34 @@ class Directory {
   void SetQueued(EntryId id, bool queued) { slots_[id].queued = queued; }
 
   // ---- Walks over everything. Cost: O(entries). ----------------------------------------------
+  // Another policy for a tier. It is told of the pages as if they had been used in the order of
+  // their last use, each as often as it was lately; reports of attention begin anew.
+  void SetHostPolicy(std::unique_ptr<policy::EvictionPolicy> policy);
+  void SetSsdPolicy(std::unique_ptr<policy::EvictionPolicy> policy);
   // All entries that match, and all that follow one of them; leaves first.
   std::vector<EntryId> Subtrees(absl::FunctionRef<bool(EntryId)> matches) const;
   // Entries whose chain to the root is broken; leaves first.
   std::vector<EntryId> Unreachable() const;
+  // Counts everything again. INTERNAL: a sum is wrong; it names the largest ones.
+  absl::Status CheckSums() const;
   // Slots are numbered from 1 to slot_count() - 1; some are not alive.
   EntryId slot_count() const { return static_cast<EntryId>(slots_.size()); }
   PageInfo InfoOf(EntryId id, absl::Duration now) const;
 
   // ---- Sums -----------------------------------------------------------------------------------
-  policy::LruPolicy& host_policy() { return host_policy_; }
-  policy::LruPolicy& ssd_policy() { return ssd_policy_; }
-  const policy::LruPolicy& host_policy() const { return host_policy_; }
-  const policy::LruPolicy& ssd_policy() const { return ssd_policy_; }
-  int64_t host_bytes() const { return host_policy_.bytes(); }
-  int64_t ssd_bytes() const { return ssd_policy_.bytes(); }
+  policy::EvictionPolicy& host_policy() { return *host_policy_; }
+  policy::EvictionPolicy& ssd_policy() { return *ssd_policy_; }
+  const policy::EvictionPolicy& host_policy() const { return *host_policy_; }
+  const policy::EvictionPolicy& ssd_policy() const { return *ssd_policy_; }
+  int64_t host_bytes() const { return host_policy_->bytes(); }
+  int64_t ssd_bytes() const { return ssd_policy_->bytes(); }
   int64_t page_count() const { return page_count_; }
   int64_t ghost_count() const { return static_cast<int64_t>(index_.size()) - page_count_; }
   int64_t dirty_count() const { return dirty_count_; }
   int64_t leased_count() const { return leased_count_; }
   int64_t pinned_count() const { return pinned_count_; }
+  // Sums of every scope seen so far, those without pages included.
+  absl::Span<const ScopeStats> scopes() const { return scopes_; }
   // Fills the sums of both tiers, the scopes and the pushers.
   void FillStats(StoreStats& stats) const;
   // What all of this takes: entries, hash slots, traits, policies. The pages' own bytes and headers
@@ -196,14 +208,15 @@ class Directory {
   // Counts a copy in (+1) or out (-1): in its tier, its scope and its pusher.
   void Count(Tier tier, EntryId id, const CopyInfo& copy, int sign);
   void ApplyLock(EntryId id);
+  void Refill(policy::EvictionPolicy& policy, const policy::EvictionPolicy& old) const;
   std::vector<EntryId> Marked(absl::FunctionRef<bool(EntryId)> marks) const;
 
   BlockVector<DirectoryEntry> slots_;  // slot 0 is kNoEntry
   std::vector<EntryId> free_slots_;
   absl::flat_hash_set<EntryId, SlotHash, SlotEqual> index_;  // living entries and ghosts
   InternTable<PageTraits> traits_;
-  policy::LruPolicy host_policy_;
-  policy::LruPolicy ssd_policy_;
+  std::unique_ptr<policy::EvictionPolicy> host_policy_;
+  std::unique_ptr<policy::EvictionPolicy> ssd_policy_;
 
   // Names seen so far; they are few and never forgotten.
   std::vector<ScopeStats> scopes_;

@@ -39,7 +39,8 @@ TieredStore::TieredStore(const TieredStoreOptions& options, const Clock& clock,
     : options_(options),
       clock_(clock),
       observer_(observer != nullptr ? observer : NoObserver()),
-      leases_(options.leases) {}
+      leases_(options.leases),
+      move_budget_(options.compaction_bytes_per_second) {}
 
 TieredStore::~TieredStore() {
   {
@@ -116,6 +117,14 @@ void TieredStore::AnswerPendingLoads() {
 }
 
 void TieredStore::Finish(Aftermath& after) {
+#ifndef NDEBUG
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Status exact = CheckTotals();
+    if (!exact.ok()) LogError("accounting_broken", {{"error", exact.ToString()}});
+    PAGODA_CHECK(exact.ok());
+  }
+#endif
   after.pages.clear();
   for (const auto& event : after.events) event(*observer_);
   after.events.clear();
@@ -208,19 +217,11 @@ StoreStats TieredStore::Stats() {
     directory_.FillStats(stats);
     stats.counters = counters_;
     stats.lease_count = leases_.lease_count();
+    stats.directory_memory_bytes = directory_.memory_bytes();
+    FillTierStats(stats);
   }
-  const HostTierUsage host = host_->usage();
-  stats.host.present = true;
-  stats.host.capacity_bytes = host.capacity_bytes;
-  stats.host.used_bytes = host.used_bytes;
-  stats.host.reserved_bytes = host.reserved_bytes;
-  stats.staged_bytes = staged_->bytes.load(std::memory_order_relaxed);
-  stats.staged_page_count = staged_->pages.load(std::memory_order_relaxed);
+  stats.staged_page_count = staged_page_count_->load(std::memory_order_relaxed);
   if (ssd_ == nullptr) return stats;
-  stats.ssd.present = true;
-  stats.ssd.capacity_bytes = ssd_->capacity_bytes();
-  stats.ssd.used_bytes = ssd_->used_bytes();
-  stats.ssd.reserved_bytes = stats.ssd.used_bytes;
   stats.write_queue_count = writer_->waiting_count();
   stats.load_queue_count = loader_->waiting_count();
   stats.unflushed_count = ssd_->unflushed_count();

@@ -39,6 +39,7 @@
 #include "storage/host_page.h"
 #include "storage/host_tier.h"
 #include "storage/lease_table.h"
+#include "storage/policy/compaction.h"
 #include "storage/ssd_tier.h"
 #include "storage/store_observer.h"
 #include "storage/store_stats.h"
@@ -180,6 +181,10 @@ class TieredStore {
   // Calls back for every page, in no order, from a copy: the store is not locked meanwhile.
   void ForEachPage(absl::FunctionRef<void(const PageInfo&)> callback) ABSL_LOCKS_EXCLUDED(mutex_);
   StoreStats Stats() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Counts everything again: slabs against the host tier's sums, those against the directory's and
+  // each scope's, those against every entry; SSD likewise, when no change of it is on its way.
+  // INTERNAL says what differs. Cost: O(slabs + entries) under the lock.
+  absl::Status CheckAccounting() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waits until everything queued for SSD is written and flushed to the disk. Blocks.
   absl::Status Flush() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -200,10 +205,6 @@ class TieredStore {
     std::vector<std::function<void(StoreObserver&)>> events;
     int64_t freed_bytes = 0;
   };
-  struct StagedSums {
-    std::atomic<int64_t> bytes{0};  // relaxed: counts for display
-    std::atomic<int64_t> pages{0};
-  };
   struct Source;  // what a load needs to know of its page
 
   TieredStore(const TieredStoreOptions& options, const Clock& clock, StoreObserver* observer);
@@ -212,6 +213,18 @@ class TieredStore {
   void StopThreads() ABSL_LOCKS_EXCLUDED(mutex_);
   void AnswerPendingLoads() ABSL_LOCKS_EXCLUDED(mutex_);
   void Finish(Aftermath& after) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // tiered_store_accounting.cc
+  // The sums against one another, in debug builds after every change. Cost: O(scopes).
+  void FillTierStats(StoreStats& stats) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckTotals() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // tiered_store_compact.cc
+  // Empties the sparsest chunk of host memory, if it can. Returns the bytes moved.
+  int64_t CompactOneChunk() ABSL_LOCKS_EXCLUDED(mutex_);
+  void CompactIfFragmented() ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t MovePage(EntryId id, uint32_t chunk, Aftermath& after) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool MayMove(EntryId id, long references) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // tiered_store_write.cc
   absl::StatusOr<StagedPage> StageWithRoom(PageHeader header) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -269,7 +282,8 @@ class TieredStore {
   std::unique_ptr<SsdTier> ssd_;  // null without SSD
 
   // Synchronised by themselves.
-  const std::shared_ptr<StagedSums> staged_ = std::make_shared<StagedSums>();
+  const std::shared_ptr<std::atomic<int64_t>> staged_page_count_ =  // relaxed: for display
+      std::make_shared<std::atomic<int64_t>>(0);
   std::unique_ptr<WorkQueue> writer_;  // one thread: the changes of one key stay in order
   std::unique_ptr<WorkQueue> loader_;
 
@@ -282,11 +296,14 @@ class TieredStore {
   // Pages that leave host memory once they are written, and how many bytes that will free.
   absl::flat_hash_map<EntryId, int64_t> demoting_ ABSL_GUARDED_BY(mutex_);
   int64_t demoting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t ssd_changes_ ABSL_GUARDED_BY(mutex_) = 0;     // on their way to the SSD
+  bool ssd_refused_ ABSL_GUARDED_BY(mutex_) = false;    // a change failed: what is there is unknown
   int64_t pressure_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // asked by Stage in vain
   bool demotion_asked_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;   // new work is refused
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;  // the demotion thread ends
 
+  policy::MoveBudget move_budget_;  // of the demotion thread alone
   std::thread demoter_;
 };
 

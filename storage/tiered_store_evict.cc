@@ -53,16 +53,19 @@ void TieredStore::DropEntry(EntryId id, EvictionReason reason, Aftermath& after)
 
 void TieredStore::DeleteOnSsdLater(const RecordKey& key) {
   // Behind every write of this key that is queued. Not refused: a deletion holds no page.
+  ++ssd_changes_;
   writer_->PushAlways([this, key] {
+    bool written_again;
     {
       absl::MutexLock lock(&mutex_);
       const EntryId id = directory_.Find(key);
-      if (id != kNoEntry && directory_.at(id).on_ssd()) return;  // written again since
+      written_again = id != kNoEntry && directory_.at(id).on_ssd();
     }
-    const absl::Status status = ssd_->Delete(key);
-    if (status.ok()) return;
+    const absl::Status status = written_again ? absl::OkStatus() : ssd_->Delete(key);
     absl::MutexLock lock(&mutex_);
-    ++counters_.ssd_write_errors;
+    --ssd_changes_;
+    ssd_refused_ |= !status.ok();
+    if (!status.ok()) ++counters_.ssd_write_errors;
   });
 }
 
@@ -117,6 +120,7 @@ void TieredStore::DemotionLoop() {
     }
     Finish(after);
     ExpireLeases();
+    CompactIfFragmented();
   }
 }
 

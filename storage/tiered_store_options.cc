@@ -22,6 +22,7 @@ absl::Status TieredStoreOptions::Validate() const {
         positive("lease_ttl_max", absl::ToInt64Milliseconds(lease_ttl_max)),
         positive("loader_threads", loader_threads), positive("load_queue_max", load_queue_max),
         positive("write_queue_pages_max", write_queue_pages_max),
+        positive("compaction_bytes_per_second", compaction_bytes_per_second),
         positive("demotion_period", absl::ToInt64Milliseconds(demotion_period))}) {
     if (!status.ok()) return status;
   }

@@ -25,6 +25,7 @@ struct TieredStoreOptions {
   int32_t loader_threads = 2;      // one reader reaches about half of a disk; see storage/README.md
   int64_t load_queue_max = 65536;  // loads waiting; beyond, LoadAsync refuses
   int64_t write_queue_pages_max = 1024;  // pages waiting for SSD; beyond, PersistAsync refuses
+  int64_t compaction_bytes_per_second = int64_t{256} << 20;  // moved in host memory at most
   absl::Duration demotion_period = absl::Milliseconds(100);  // also how late a lease may expire
 
   absl::Status Validate() const;

@@ -11,6 +11,7 @@ namespace {
 // Each try asks for twice as much room as the one before: slabs of other sizes may fill the chunks,
 // and only an empty chunk can take a new size.
 constexpr int kRoomTriesMax = 8;
+constexpr int kCompactionsMax = 4;  // chunks that one page may have emptied for itself
 
 bool SamePage(const PageHeader& a, const PageHeader& b) {
   return a.record == b.record && a.identity == b.identity && a.parent == b.parent &&
@@ -36,14 +37,11 @@ absl::StatusOr<StagedPage> TieredStore::Stage(const ScopeId& scope, PageHeader h
     if (page.status().code() == absl::StatusCode::kResourceExhausted) ++counters_.stage_refusals;
     return page.status();
   }
-  const int64_t bytes = page->bytes();
-  staged_->bytes.fetch_add(bytes, std::memory_order_relaxed);
-  staged_->pages.fetch_add(1, std::memory_order_relaxed);
-  page->AttachTicket(
-      std::shared_ptr<const void>(staged_.get(), [sums = staged_, bytes](const void*) {
-        sums->bytes.fetch_sub(bytes, std::memory_order_relaxed);
-        sums->pages.fetch_sub(1, std::memory_order_relaxed);
-      }));
+  staged_page_count_->fetch_add(1, std::memory_order_relaxed);
+  page->AttachTicket(std::shared_ptr<const void>(staged_page_count_.get(),
+                                                 [count = staged_page_count_](const void*) {
+                                                   count->fetch_sub(1, std::memory_order_relaxed);
+                                                 }));
   return page;
 }
 
@@ -51,6 +49,7 @@ absl::StatusOr<StagedPage> TieredStore::StageWithRoom(PageHeader header) {
   const int64_t asked_bytes = header.stored_bytes();
   absl::Status refused;
   int64_t room_bytes = asked_bytes;
+  int compactions = 0;
   for (int i = 0; i < kRoomTriesMax; ++i, room_bytes *= 2) {
     const HostTierUsage usage = host_->usage();
     const int64_t short_bytes =
@@ -66,6 +65,14 @@ absl::StatusOr<StagedPage> TieredStore::StageWithRoom(PageHeader header) {
         return page;
       }
       refused = page.status();
+      // There is room, in holes: rather move pages than drop them.
+      bool emptied = false;
+      while (!emptied && compactions++ < kCompactionsMax) {
+        const int64_t drained = host_->drained_chunk_count();
+        if (CompactOneChunk() == 0) break;
+        emptied = host_->drained_chunk_count() > drained;
+      }
+      if (emptied) continue;
     } else {
       refused = absl::ResourceExhaustedError(absl::StrFormat(
           "host tier: asked %d bytes, %d used of %d, refused beyond %g of it", asked_bytes,
@@ -230,6 +237,7 @@ void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
       directory_.SetQueued(id, false);
       return;
     }
+    ++ssd_changes_;
   }
   MakeSsdRoom(page->bytes());
   SsdPageWrite write{DirectoryRecordOf(page->header()), page->header_bytes(), {}};
@@ -254,6 +262,8 @@ void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
   });
   {
     absl::MutexLock lock(&mutex_);
+    --ssd_changes_;
+    ssd_refused_ |= !status.ok();
     if (status.ok()) {
       counters_.ssd_written_bytes += page->bytes();
     } else {
@@ -325,11 +335,19 @@ void TieredStore::MakeSsdRoom(int64_t bytes) {
       deleted.push_back(directory_.at(id).record);
       DropSsd(id, EvictionReason::kWatermark, after);
     }
+    ++ssd_changes_;
   }
   // On the writer's thread, so in order with every other change of these keys.
+  bool refused = false;
   for (const RecordKey& key : deleted) {
     const absl::Status status = ssd_->Delete(key);
     if (!status.ok()) LogWarning("ssd_delete_failed", {{"error", status.ToString()}});
+    refused |= !status.ok();
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    --ssd_changes_;
+    ssd_refused_ |= refused;
   }
   Finish(after);
 }
