@@ -264,6 +264,7 @@ TEST_F(TieredStoreTest, RandomRunsStayExact) {
           page.fidelity = rng() % 2 == 0 ? Precision::kRaw16 : Precision::kQ8;
           Push(page).IgnoreError();
       }
+      PAGODA_ASSERT_OK(store_->CheckAccounting()) << "seed " << seed << " step " << step;
       if (step % 100 == 0) {
         store_->ReleaseSession("s");
         ExpectExact();

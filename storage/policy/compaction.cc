@@ -1,6 +1,7 @@
 #include "storage/policy/compaction.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/container/flat_hash_map.h"
 
@@ -32,13 +33,13 @@ bool IsFragmented(int64_t used_bytes, int64_t reserved_bytes, int64_t capacity_b
 
 int64_t MoveBudget::Available(absl::Duration now) {
   if (last_.has_value() && now > *last_) {
-    const double seconds = std::min(1.0, absl::ToDoubleSeconds(now - *last_));
-    available_bytes_ = std::min(
-        bytes_per_second_,
-        available_bytes_ + static_cast<int64_t>(seconds * static_cast<double>(bytes_per_second_)));
+    const auto bytes_per_second = static_cast<double>(bytes_per_second_);
+    available_bytes_ =
+        std::min(bytes_per_second,
+                 available_bytes_ + absl::ToDoubleSeconds(now - *last_) * bytes_per_second);
   }
   last_ = last_.has_value() ? std::max(*last_, now) : now;
-  return available_bytes_;
+  return static_cast<int64_t>(std::floor(available_bytes_));
 }
 
 }  // namespace pagoda::policy
