@@ -79,9 +79,11 @@ void SetTiers(const DaemonState& state, Families& out) {
   }
   for (const NamedTier& tier : tiers) {
     const std::string name(TierName(tier.kind));
-    out.Set(metric::kTierWatermark, state.marks.start, {{"tier", name}, {"kind", "high"}});
-    out.Set(metric::kTierWatermark, state.marks.stop, {{"tier", name}, {"kind", "low"}});
-    out.Set(metric::kTierWatermark, state.marks.hard, {{"tier", name}, {"kind", "hard"}});
+    const policy::Watermarks& marks =
+        tier.kind == TierKind::kHost ? state.policies.host.marks : state.policies.ssd.marks;
+    out.Set(metric::kTierWatermark, marks.start, {{"tier", name}, {"kind", "high"}});
+    out.Set(metric::kTierWatermark, marks.stop, {{"tier", name}, {"kind", "low"}});
+    out.Set(metric::kTierWatermark, marks.hard, {{"tier", name}, {"kind", "hard"}});
   }
 }
 

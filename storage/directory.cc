@@ -27,14 +27,6 @@ uint32_t ContentHead(const ContentHashHead& hash) {
   return head;
 }
 
-// Equal whenever the same page comes again; keys are hashes already.
-uint64_t FingerprintOf(const RecordKey& record) {
-  uint64_t head;
-  std::memcpy(&head, record.key.bytes.data(), sizeof(head));
-  return head ^
-         (uint64_t{record.group} << 32 | uint64_t{record.head_begin} << 16 | record.head_count);
-}
-
 // The number of a name, given when it is first seen.
 template <typename Id, typename Name>
 absl::StatusOr<uint16_t> Intern(absl::flat_hash_map<Id, uint16_t>& index, std::vector<Name>& names,
@@ -69,6 +61,14 @@ CopyInfo Directory::ssd_copy_of(EntryId id) const {
 CopyInfo Directory::best_copy_of(EntryId id) const {
   const HostPagePtr& host = slots_[id].host;
   return host != nullptr ? CopyOf(*host) : ssd_copy_of(id);
+}
+
+uint64_t Directory::fingerprint_of(EntryId id) const {
+  const RecordKey& record = slots_[id].record;  // its key is a hash already
+  uint64_t head;
+  std::memcpy(&head, record.key.bytes.data(), sizeof(head));
+  return head ^
+         (uint64_t{record.group} << 32 | uint64_t{record.head_begin} << 16 | record.head_count);
 }
 
 bool Directory::MayBeContent(EntryId id, const ContentHash& content) const {
@@ -210,7 +210,7 @@ HostPagePtr Directory::SetHost(EntryId id, HostPagePtr page, bool dirty) {
     Count(Tier::kHost, id, CopyOf(*old), -1);
     host_policy_->Resize(id, page->bytes());
   } else {
-    host_policy_->Insert({id, entry.parent, page->bytes(), FingerprintOf(entry.record)});
+    host_policy_->Insert({id, entry.parent, page->bytes(), fingerprint_of(id)});
     if (entry.locked()) host_policy_->Lock(id);
   }
   PageTraits traits = traits_of(id);
@@ -248,7 +248,7 @@ void Directory::SetSsd(EntryId id, const CopyInfo& copy) {
     Count(Tier::kSsd, id, ssd_copy_of(id), -1);
     ssd_policy_->Resize(id, copy.bytes);
   } else {
-    ssd_policy_->Insert({id, entry.parent, copy.bytes, FingerprintOf(entry.record)});
+    ssd_policy_->Insert({id, entry.parent, copy.bytes, fingerprint_of(id)});
     if (entry.locked()) ssd_policy_->Lock(id);
   }
   PageTraits traits = traits_of(id);
@@ -384,7 +384,7 @@ void Directory::Refill(policy::EvictionPolicy& policy, const policy::EvictionPol
   policy.set_capacity_bytes(old.capacity_bytes());
   for (const EntryId id : ids) {
     const DirectoryEntry& entry = slots_[id];
-    policy.Insert({id, entry.parent, old.bytes_of(id), FingerprintOf(entry.record)});
+    policy.Insert({id, entry.parent, old.bytes_of(id), fingerprint_of(id)});
     for (int i = std::min<int>(entry.uses, kUsesTold); i > 0; --i) policy.Touch(id);
     if (entry.locked()) policy.Lock(id);
   }

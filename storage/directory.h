@@ -111,6 +111,9 @@ class Directory {
   const Identity& identity_of(EntryId id) const {
     return identities_[traits_of(id).identity_index];
   }
+  const ScopeStats& scope_stats_of(EntryId id) const { return scopes_[traits_of(id).scope_index]; }
+  // Equal whenever the same page comes again.
+  uint64_t fingerprint_of(EntryId id) const;
   CopyInfo ssd_copy_of(EntryId id) const;
   CopyInfo best_copy_of(EntryId id) const;  // in host memory if there is one, else on SSD
   // False: another content than the stored one, for certain.

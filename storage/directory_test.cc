@@ -8,6 +8,7 @@
 #include <random>
 
 #include "storage/base/testing/status_matchers.h"
+#include "storage/policy/lru_policy.h"
 #include "storage/testing/test_pages.h"
 
 namespace pagoda {
@@ -140,6 +141,25 @@ TEST_F(DirectoryTest, LocksFollowThePageThroughTheTiers) {
   directory_.SetPinned(id, false);
   EXPECT_EQ(directory_.host_policy().locked_bytes(), 0);
   EXPECT_EQ(directory_.pinned_count(), 0);
+}
+
+TEST_F(DirectoryTest, AnotherPolicyKeepsTheOrderOfUseAndTheLocks) {
+  std::vector<EntryId> ids;
+  for (uint32_t i = 1; i <= 4; ++i) ids.push_back(AddHost(TestRoot(i)));
+  directory_.SetSsd(ids[0], directory_.best_copy_of(ids[0]));
+  directory_.Touch(ids[1], kNow + absl::Seconds(9));
+  directory_.Touch(ids[0], kNow + absl::Seconds(5));
+  directory_.Touch(ids[3], kNow + absl::Seconds(2));
+  directory_.SetPinned(ids[0], true);
+  const int64_t bytes = directory_.host_bytes();
+  directory_.SetHostPolicy(std::make_unique<policy::LruPolicy>());
+  directory_.SetSsdPolicy(std::make_unique<policy::LruPolicy>());
+  EXPECT_EQ(directory_.host_bytes(), bytes);
+  EXPECT_EQ(directory_.host_policy().locked_bytes(), bytes / 4);
+  EXPECT_EQ(directory_.ssd_policy().locked_bytes(), directory_.ssd_bytes());
+  EXPECT_EQ(directory_.host_policy().PickVictims(bytes, [](EntryId) { return true; }),
+            std::vector<EntryId>({ids[2], ids[3], ids[1]}));
+  PAGODA_EXPECT_OK(directory_.CheckSums());
 }
 
 TEST_F(DirectoryTest, RandomRunsKeepEverySum) {

@@ -26,6 +26,7 @@ absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(const TieredStore
   PAGODA_RETURN_IF_ERROR(options.Validate());
   std::unique_ptr<TieredStore> store(new TieredStore(options, clock, observer));
   PAGODA_ASSIGN_OR_RETURN(store->host_, HostTier::Create(options.host));
+  PAGODA_RETURN_IF_ERROR(store->SetPolicies(options.policies));
   if (!options.ssd.path.empty()) {
     PAGODA_ASSIGN_OR_RETURN(store->ssd_, SsdTier::Open(options.ssd));
     PAGODA_RETURN_IF_ERROR(store->Rebuild());
@@ -39,6 +40,7 @@ TieredStore::TieredStore(const TieredStoreOptions& options, const Clock& clock,
     : options_(options),
       clock_(clock),
       observer_(observer != nullptr ? observer : NoObserver()),
+      directory_(options.use_window),
       leases_(options.leases),
       move_budget_(options.compaction_bytes_per_second) {}
 
@@ -87,7 +89,9 @@ void TieredStore::StartThreads() {
   if (ssd_ != nullptr) {
     writer_ = std::make_unique<WorkQueue>(/*thread_count=*/1, options_.write_queue_pages_max);
     loader_ = std::make_unique<WorkQueue>(options_.loader_threads, options_.load_queue_max);
-    writer_->PushAlways([this] { MakeSsdRoom(0); });  // the capacity may be smaller than it was
+    writer_->PushAlways([this] {
+      MakeSsdRoom(0, /*presser=*/nullptr);
+    });  // the capacity may be smaller than it was
   }
   demoter_ = std::thread([this] { DemotionLoop(); });
 }

@@ -58,7 +58,7 @@ void TieredStore::CompactIfFragmented() {
   while (move_budget_.Available(now) > 0) {
     const HostTierUsage usage = host_->usage();
     if (!policy::IsFragmented(usage.used_bytes, usage.reserved_bytes, usage.capacity_bytes,
-                              host_->chunk_bytes(), options_.host_marks)) {
+                              host_->chunk_bytes(), host_marks())) {
       return;
     }
     const int64_t moved_bytes = CompactOneChunk();

@@ -89,14 +89,16 @@ bool TieredStore::NeedsWriting(EntryId id) const {
   return ssd_ != nullptr && entry.dirty && !entry.quarantined;
 }
 
-int64_t TieredStore::MakeRoom(int64_t bytes) {
+int64_t TieredStore::MakeRoom(int64_t bytes, const ScopeId& presser) {
   Aftermath after;
   {
     absl::MutexLock lock(&mutex_);
+    policy::EvictionGuard guard = GuardOf(TierKind::kHost, &presser);
     const std::vector<EntryId> victims =
-        directory_.host_policy().PickVictims(bytes, [this](EntryId id) {
+        directory_.host_policy().PickVictims(bytes, [&](EntryId id) {
           mutex_.AssertHeld();
-          return MayLeaveHost(id) && !NeedsWriting(id);
+          return MayLeaveHost(id) && !NeedsWriting(id) &&
+                 guard.MayTake(CandidateOf(TierKind::kHost, id));
         });
     for (const EntryId id : victims) DropHost(id, EvictionReason::kPressure, after);
   }
@@ -126,19 +128,21 @@ void TieredStore::DemotionLoop() {
 
 void TieredStore::DemoteHost(Aftermath& after) {
   const HostTierUsage usage = host_->usage();
-  const policy::Watermarks& marks = options_.host_marks;
+  const policy::Watermarks& marks = policies_.host.marks;
   const int64_t wanted_bytes =
       std::max(marks.ExcessBytes(usage.used_bytes, usage.capacity_bytes), pressure_bytes_);
   pressure_bytes_ = 0;
   const int64_t need_bytes = wanted_bytes - demoting_bytes_;
   if (need_bytes <= 0) return;
+  policy::EvictionGuard guard = GuardOf(TierKind::kHost, /*presser=*/nullptr);
   const std::vector<EntryId> victims =
-      directory_.host_policy().PickVictims(need_bytes, [this](EntryId id) {
+      directory_.host_policy().PickVictims(need_bytes, [&](EntryId id) {
         mutex_.AssertHeld();
         // A page that is not on SSD yet may leave too: it is written first.
         const DirectoryEntry& entry = directory_.at(id);
-        return MayLeaveHost(id) ||
-               (ssd_ != nullptr && entry.host.use_count() == 1 && !demoting_.contains(id));
+        const bool free = MayLeaveHost(id) || (ssd_ != nullptr && entry.host.use_count() == 1 &&
+                                               !demoting_.contains(id));
+        return free && guard.MayTake(CandidateOf(TierKind::kHost, id));
       });
   const bool beyond_hard = marks.ShortBytes(usage.used_bytes, 0, usage.capacity_bytes) > 0;
   for (const EntryId id : victims) {
@@ -149,6 +153,10 @@ void TieredStore::DemoteHost(Aftermath& after) {
           (entry.on_ssd() || entry.child_count == 0)) {
         DropHost(id, EvictionReason::kWatermark, after);
       }
+      continue;
+    }
+    if (!Admitted(id)) {
+      DropHost(id, EvictionReason::kNotAdmitted, after);
       continue;
     }
     if (QueueWrite(id)) {

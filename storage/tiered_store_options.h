@@ -7,17 +7,17 @@
 #include "absl/time/time.h"
 #include "storage/host_tier.h"
 #include "storage/lease_table.h"
-#include "storage/policy/watermarks.h"
 #include "storage/ssd_options.h"
+#include "storage/store_policies.h"
 
 namespace pagoda {
 
 struct TieredStoreOptions {
   // Behaviour.
   HostTierOptions host;
-  SsdOptions ssd;  // an empty path: no SSD, everything lives in host memory only
-  policy::Watermarks host_marks;
-  policy::Watermarks ssd_marks;
+  SsdOptions ssd;          // an empty path: no SSD, everything lives in host memory only
+  StorePolicies policies;  // may be changed later
+  absl::Duration use_window = absl::Minutes(1);  // of the use counts: policy/use_count.h
   LeaseTable::Options leases;
   absl::Duration lease_ttl_max = absl::Minutes(10);  // longer terms are cut to this
 

@@ -50,15 +50,15 @@ absl::StatusOr<StagedPage> TieredStore::StageWithRoom(PageHeader header) {
   absl::Status refused;
   int64_t room_bytes = asked_bytes;
   int compactions = 0;
+  const policy::Watermarks marks = host_marks();
   for (int i = 0; i < kRoomTriesMax; ++i, room_bytes *= 2) {
     const HostTierUsage usage = host_->usage();
     const int64_t short_bytes =
-        options_.host_marks.ShortBytes(usage.used_bytes, asked_bytes, usage.capacity_bytes);
+        marks.ShortBytes(usage.used_bytes, asked_bytes, usage.capacity_bytes);
     if (short_bytes == 0) {
       auto page = StagedPage::Create(host_, header);
       if (page.ok() || page.status().code() != absl::StatusCode::kResourceExhausted) {
-        if (options_.host_marks.ExcessBytes(usage.used_bytes + asked_bytes, usage.capacity_bytes) >
-            0) {
+        if (marks.ExcessBytes(usage.used_bytes + asked_bytes, usage.capacity_bytes) > 0) {
           absl::MutexLock lock(&mutex_);
           demotion_asked_ = true;
         }
@@ -74,11 +74,11 @@ absl::StatusOr<StagedPage> TieredStore::StageWithRoom(PageHeader header) {
       }
       if (emptied) continue;
     } else {
-      refused = absl::ResourceExhaustedError(absl::StrFormat(
-          "host tier: asked %d bytes, %d used of %d, refused beyond %g of it", asked_bytes,
-          usage.used_bytes, usage.capacity_bytes, options_.host_marks.hard));
+      refused = absl::ResourceExhaustedError(
+          absl::StrFormat("host tier: asked %d bytes, %d used of %d, refused beyond %g of it",
+                          asked_bytes, usage.used_bytes, usage.capacity_bytes, marks.hard));
     }
-    if (MakeRoom(std::max(short_bytes, room_bytes)) == 0) break;
+    if (MakeRoom(std::max(short_bytes, room_bytes), header.scope) == 0) break;
   }
   absl::MutexLock lock(&mutex_);
   pressure_bytes_ = std::max(pressure_bytes_, 2 * asked_bytes);
@@ -206,7 +206,8 @@ absl::Status TieredStore::PersistAsync(const RecordKey& key, const ScopeId& scop
     const EntryId id = directory_.Find(key, scope);
     if (id == kNoEntry) return absl::NotFoundError("page: not stored");
     if (directory_.at(id).quarantined) return absl::NotFoundError("page: quarantined");
-    if (!directory_.at(id).dirty || QueueWrite(id)) return absl::OkStatus();
+    if (!directory_.at(id).dirty || !WorthWritingEarly(id)) return absl::OkStatus();
+    if (QueueWrite(id)) return absl::OkStatus();
   }
   observer_->OnWriteQueueFull();
   return absl::ResourceExhaustedError(absl::StrFormat(
@@ -239,14 +240,14 @@ void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
     }
     ++ssd_changes_;
   }
-  MakeSsdRoom(page->bytes());
+  MakeSsdRoom(page->bytes(), &page->header().scope);
   SsdPageWrite write{DirectoryRecordOf(page->header()), page->header_bytes(), {}};
   for (size_t i = 0; i < page->segment_count(); ++i) write.segments.push_back(page->segment(i));
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
-    const int64_t short_bytes = options_.ssd_marks.ShortBytes(directory_.ssd_bytes(), page->bytes(),
-                                                              ssd_->capacity_bytes());
+    const int64_t short_bytes = policies_.ssd.marks.ShortBytes(
+        directory_.ssd_bytes(), page->bytes(), ssd_->capacity_bytes());
     if (short_bytes > 0) {
       status = absl::ResourceExhaustedError(
           absl::StrFormat("ssd: page of %d bytes is %d too large for what can be evicted",
@@ -312,24 +313,26 @@ void TieredStore::FinishWrite(EntryId id, const HostPagePtr& page, const absl::S
   }
 }
 
-void TieredStore::MakeSsdRoom(int64_t bytes) {
+void TieredStore::MakeSsdRoom(int64_t bytes, const ScopeId* presser) {
   std::vector<RecordKey> deleted;
   Aftermath after;
   {
     absl::MutexLock lock(&mutex_);
     const int64_t used_bytes = directory_.ssd_bytes();
     const int64_t need_bytes =
-        std::max(options_.ssd_marks.ShortBytes(used_bytes, bytes, ssd_->capacity_bytes()),
-                 options_.ssd_marks.ExcessBytes(used_bytes + bytes, ssd_->capacity_bytes()));
+        std::max(policies_.ssd.marks.ShortBytes(used_bytes, bytes, ssd_->capacity_bytes()),
+                 policies_.ssd.marks.ExcessBytes(used_bytes + bytes, ssd_->capacity_bytes()));
     if (need_bytes == 0) return;
+    policy::EvictionGuard guard = GuardOf(TierKind::kSsd, presser);
     const std::vector<EntryId> victims =
-        directory_.ssd_policy().PickVictims(need_bytes, [this](EntryId id) {
+        directory_.ssd_policy().PickVictims(need_bytes, [&](EntryId id) {
           mutex_.AssertHeld();
           const DirectoryEntry& entry = directory_.at(id);
           if (loads_.contains(entry.record)) return false;
           // The last copy goes only when no page that follows it is elsewhere.
-          return entry.host != nullptr ||
-                 entry.child_count == directory_.ssd_policy().child_count(id);
+          const bool free =
+              entry.host != nullptr || entry.child_count == directory_.ssd_policy().child_count(id);
+          return free && guard.MayTake(CandidateOf(TierKind::kSsd, id));
         });
     for (const EntryId id : victims) {
       deleted.push_back(directory_.at(id).record);

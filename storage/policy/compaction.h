@@ -36,7 +36,9 @@ class MoveBudget {
   explicit MoveBudget(int64_t bytes_per_second) : bytes_per_second_(bytes_per_second) {}
   // What may be moved at `now`; time never runs backwards.
   int64_t Available(absl::Duration now);
-  void Spend(int64_t bytes) { available_bytes_ -= static_cast<double>(bytes); }  // may go below 0: paid later
+  void Spend(int64_t bytes) {
+    available_bytes_ -= static_cast<double>(bytes);
+  }  // may go below 0: paid later
 
  private:
   const int64_t bytes_per_second_;
