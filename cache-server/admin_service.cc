@@ -124,7 +124,7 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* call
     response->set_leases(static_cast<uint64_t>(stats.lease_count));
     response->set_leased_pages(static_cast<uint64_t>(stats.leased_page_count));
     response->set_staged_pages(static_cast<uint64_t>(stats.staged_page_count));
-    response->set_staged_bytes(static_cast<uint64_t>(stats.staged_bytes));
+    response->set_staged_bytes(static_cast<uint64_t>(stats.host.staged_bytes));
     response->set_pinned_pages(static_cast<uint64_t>(stats.pinned_page_count));
     response->set_persist_queue_pages(static_cast<uint64_t>(stats.write_queue_count));
     response->set_unflushed_pages(static_cast<uint64_t>(stats.unflushed_count));

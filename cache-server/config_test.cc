@@ -30,7 +30,7 @@ TEST(ConfigFileTest, TheExampleFileIsValidAndHoldsTheDefaults) {
   EXPECT_EQ(options.host.capacity_bytes, standard.host.capacity_bytes);
   EXPECT_EQ(options.host.chunk_bytes_max, standard.host.chunk_bytes_max);
   EXPECT_EQ(options.ssd.capacity_bytes, standard.ssd.capacity_bytes);
-  EXPECT_EQ(options.watermarks.start, standard.watermarks.start);
+  EXPECT_EQ(options.policies.host.marks.start, standard.policies.host.marks.start);
   EXPECT_EQ(options.limits.batch_pages_max, standard.limits.batch_pages_max);
   EXPECT_EQ(options.limits.encode_queue_pages_max, standard.limits.encode_queue_pages_max);
   EXPECT_EQ(options.lease, standard.lease);
@@ -112,7 +112,7 @@ TEST(OptionsTest, RelationsAreChecked) {
   broken([](ServerOptions& o) { o.listen = "0.0.0.0:7070"; }, "token_file");
   broken([](ServerOptions& o) { o.listen = "nowhere"; }, "HOST:PORT");
   broken([](ServerOptions& o) { o.metrics_listen = "unix:/x"; }, "none");
-  broken([](ServerOptions& o) { o.watermarks.stop = 0.9; }, "watermarks");
+  broken([](ServerOptions& o) { o.policies.host.marks.stop = 0.9; }, "host: watermarks");
   broken([](ServerOptions& o) { o.host.capacity_bytes = 0; }, "host");
   broken([](ServerOptions& o) { o.ssd.capacity_bytes = 1; }, "ssd.capacity");
   broken([](ServerOptions& o) { o.page_tokens = 48; }, "32, 64, 128 or 256");

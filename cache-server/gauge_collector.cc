@@ -79,9 +79,11 @@ void SetTiers(const DaemonState& state, Families& out) {
   }
   for (const NamedTier& tier : tiers) {
     const std::string name(TierName(tier.kind));
-    out.Set(metric::kTierWatermark, state.marks.start, {{"tier", name}, {"kind", "high"}});
-    out.Set(metric::kTierWatermark, state.marks.stop, {{"tier", name}, {"kind", "low"}});
-    out.Set(metric::kTierWatermark, state.marks.hard, {{"tier", name}, {"kind", "hard"}});
+    const policy::Watermarks& marks =
+        tier.kind == TierKind::kHost ? state.policies.host.marks : state.policies.ssd.marks;
+    out.Set(metric::kTierWatermark, marks.start, {{"tier", name}, {"kind", "high"}});
+    out.Set(metric::kTierWatermark, marks.stop, {{"tier", name}, {"kind", "low"}});
+    out.Set(metric::kTierWatermark, marks.hard, {{"tier", name}, {"kind", "hard"}});
   }
 }
 
@@ -96,7 +98,7 @@ void SetCounts(const DaemonState& state, Families& out) {
   out.Set(metric::kSequences, static_cast<double>(state.sequences));
   out.Set(metric::kLeases, static_cast<double>(store.lease_count));
   out.Set(metric::kLeasedPages, static_cast<double>(store.leased_page_count));
-  out.Set(metric::kStagedBytes, static_cast<double>(store.staged_bytes));
+  out.Set(metric::kStagedBytes, static_cast<double>(store.host.staged_bytes));
   out.Set(metric::kBuildInfo, 1, {{"version", kVersion}});
   out.Set(metric::kDraining, state.draining ? 1 : 0);
 }

@@ -11,14 +11,14 @@
 #include <functional>
 #include <vector>
 
-#include "storage/policy/watermarks.h"
+#include "storage/store_policies.h"
 #include "storage/store_stats.h"
 
 namespace pagoda {
 
 struct DaemonState {
   StoreStats store;
-  policy::Watermarks marks;
+  StorePolicies policies;
   int64_t sessions = 0;
   int64_t sequences = 0;
   int64_t encode_queue_pages = 0;

@@ -66,9 +66,8 @@ absl::Status ServerOptions::Validate() const {
   if (absl::Status status = host.Validate(); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("host: ", status.message()));
   }
-  if (absl::Status status = watermarks.Validate(); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("watermarks: ", status.message()));
-  }
+  PAGODA_RETURN_IF_ERROR(
+      policies.Validate(host.capacity_bytes, ssd.enabled ? ssd.capacity_bytes : 0));
   if (ssd.enabled && ssd.capacity_bytes < (int64_t{64} << 20)) {
     return Bad("ssd.capacity", absl::StrCat(ssd.capacity_bytes),
                "at least 64MiB, or ssd.enabled: false");

@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "storage/base/precision.h"
 #include "storage/host_tier.h"
-#include "storage/policy/watermarks.h"
+#include "storage/store_policies.h"
 
 namespace pagoda {
 
@@ -52,7 +52,7 @@ struct ServerOptions {
   std::string log_level = "info";
   HostTierOptions host;
   SsdSettings ssd;
-  policy::Watermarks watermarks;  // of both tiers
+  StorePolicies policies;  // which pages go, when, and whose
   LadderOptions ladder;
   LimitOptions limits;
 

@@ -38,8 +38,7 @@ TieredStoreOptions StoreOptionsOf(const ServerOptions& options) {
   store.host = options.host;
   if (options.ssd.enabled) store.ssd.path = options.ssd_path();
   store.ssd.capacity_bytes = options.ssd.capacity_bytes;
-  store.host_marks = options.watermarks;
-  store.ssd_marks = options.watermarks;
+  store.policies = options.policies;
   store.leases.leases_per_session_max = options.limits.leases_per_session_max;
   return store;
 }
@@ -179,7 +178,7 @@ absl::Status Server::Parts::ExposeMetrics() {
 DaemonState Server::Parts::State() const {
   DaemonState state;
   state.store = store->Stats();
-  state.marks = options.watermarks;
+  state.policies = store->policies();
   state.sessions = static_cast<int64_t>(sessions->session_count());
   state.sequences = static_cast<int64_t>(encoder->sequence_count());
   state.encode_queue_pages = encoder->queued_count();

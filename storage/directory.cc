@@ -1,11 +1,14 @@
 #include "storage/directory.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "storage/base/check.h"
 #include "storage/base/status_macros.h"
+#include "storage/policy/lru_policy.h"
+#include "storage/policy/use_count.h"
 
 namespace pagoda {
 namespace {
@@ -16,6 +19,12 @@ CopyInfo CopyOf(const HostPage& page) {
 
 uint32_t WholeSeconds(absl::Duration duration) {
   return static_cast<uint32_t>(absl::ToInt64Seconds(duration));
+}
+
+uint32_t ContentHead(const ContentHashHead& hash) {
+  uint32_t head;
+  std::memcpy(&head, hash.data(), sizeof(head));
+  return head;
 }
 
 // The number of a name, given when it is first seen.
@@ -36,7 +45,35 @@ absl::StatusOr<uint16_t> Intern(absl::flat_hash_map<Id, uint16_t>& index, std::v
 
 }  // namespace
 
-CopyInfo DirectoryEntry::best() const { return host != nullptr ? CopyOf(*host) : ssd; }
+Directory::Directory(absl::Duration use_window)
+    : index_(0, SlotHash{this}, SlotEqual{this}),
+      host_policy_(std::make_unique<policy::LruPolicy>()),
+      ssd_policy_(std::make_unique<policy::LruPolicy>()),
+      use_window_seconds_(std::max(1u, WholeSeconds(use_window))) {
+  slots_.Resize(1);
+}
+
+CopyInfo Directory::ssd_copy_of(EntryId id) const {
+  const PageTraits& traits = traits_of(id);
+  return {slots_[id].ssd_bytes(), traits.ssd_planes, traits.ssd_precision, traits.ssd_fidelity};
+}
+
+CopyInfo Directory::best_copy_of(EntryId id) const {
+  const HostPagePtr& host = slots_[id].host;
+  return host != nullptr ? CopyOf(*host) : ssd_copy_of(id);
+}
+
+uint64_t Directory::fingerprint_of(EntryId id) const {
+  const RecordKey& record = slots_[id].record;  // its key is a hash already
+  uint64_t head;
+  std::memcpy(&head, record.key.bytes.data(), sizeof(head));
+  return head ^
+         (uint64_t{record.group} << 32 | uint64_t{record.head_begin} << 16 | record.head_count);
+}
+
+bool Directory::MayBeContent(EntryId id, const ContentHash& content) const {
+  return slots_[id].content_head == ContentHead(HeadOf(content));
+}
 
 void Directory::Sums::Add(const CopyInfo& copy, int sign) {
   page_count += sign;
@@ -58,8 +95,8 @@ EntryId Directory::TakeSlot(const RecordKey& key) {
   if (it != index_.end()) return *it;
   EntryId id;
   if (free_slots_.empty()) {
-    id = static_cast<EntryId>(slots_.size());
-    slots_.emplace_back();
+    id = slot_count();
+    slots_.Resize(size_t{id} + 1);
   } else {
     id = free_slots_.back();
     free_slots_.pop_back();
@@ -77,6 +114,11 @@ bool Directory::IsAncestor(EntryId ancestor, EntryId id) const {
 }
 
 absl::StatusOr<EntryId> Directory::Enliven(const DirectoryRecord& record, absl::Duration now) {
+  if (record.bytes <= 0 || record.bytes % kSegmentAlignBytes != 0 ||
+      record.bytes / kSegmentAlignBytes > UINT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "page: of %d bytes; must be a positive multiple of 4096, below 16 TiB", record.bytes));
+  }
   PAGODA_ASSIGN_OR_RETURN(const uint16_t scope,
                           Intern(scope_index_, scopes_, record.scope,
                                  ScopeStats{record.scope, record.scope_kind, 0, 0, 0}, "scopes"));
@@ -84,7 +126,8 @@ absl::StatusOr<EntryId> Directory::Enliven(const DirectoryRecord& record, absl::
       const uint16_t identity,
       Intern(identity_index_, identities_, record.identity, record.identity, "identities"));
   PAGODA_ASSIGN_OR_RETURN(const uint16_t pusher,
-                          Intern(pusher_index_, pushers_, record.pusher, record.pusher, "pushers"));
+                          Intern(pusher_index_, pushers_, record.pusher,
+                                 PusherStats{record.pusher, 0, 0, 0}, "pushers"));
   const EntryId id = TakeSlot(record.record);
   PAGODA_CHECK(!slots_[id].alive());
   EntryId parent = kNoEntry;
@@ -101,23 +144,26 @@ absl::StatusOr<EntryId> Directory::Enliven(const DirectoryRecord& record, absl::
     ++slots_[parent].child_count;
   }
   DirectoryEntry& entry = slots_[id];
-  entry.scope_index = scope;
-  entry.identity_index = identity;
-  entry.pusher_index = pusher;
-  entry.layer_count = record.layer_count;
+  PageTraits traits;
+  traits.scope_index = scope;
+  traits.identity_index = identity;
+  traits.pusher_index = pusher;
+  traits.layer_count = record.layer_count;
+  traits.page_tokens = record.page_tokens;
+  traits.backend_tag = record.backend_tag;
+  entry.traits = traits_.Acquire(traits);
   // Wraps after 2^32 pages: long after every lease and load that remembers an old one has ended.
   if (next_incarnation_ == 0) ++next_incarnation_;
   entry.incarnation = next_incarnation_++;
   entry.base_position = record.base_position;
-  entry.backend_tag = record.backend_tag;
-  entry.content_hash = record.content_hash;
+  entry.content_head = ContentHead(record.content_hash);
   entry.parent = parent;
-  entry.page_tokens = record.page_tokens;
   entry.last_use_seconds = WholeSeconds(now);
   entry.created_unix_seconds = static_cast<uint32_t>(record.created_unix_seconds);
   entry.parent_is_root = record.parent_is_root;
   ++page_count_;
   ++scopes_[scope].page_count;
+  ++pushers_[pusher].page_count;
   return id;
 }
 
@@ -133,23 +179,48 @@ absl::StatusOr<EntryId> Directory::AddSsd(const DirectoryRecord& record, absl::D
   return id;
 }
 
+void Directory::SetTraits(EntryId id, const PageTraits& traits) {
+  if (traits_of(id) == traits) return;
+  const InternId old = slots_[id].traits;
+  slots_[id].traits = traits_.Acquire(traits);
+  traits_.Release(old);
+}
+
+void Directory::Count(Tier tier, EntryId id, const CopyInfo& copy, int sign) {
+  const PageTraits& traits = traits_of(id);
+  const int64_t bytes = sign * copy.bytes;
+  ScopeStats& scope = scopes_[traits.scope_index];
+  PusherStats& pusher = pushers_[traits.pusher_index];
+  if (tier == Tier::kHost) {
+    host_sums_.Add(copy, sign);
+    scope.host_bytes += bytes;
+    pusher.host_bytes += bytes;
+  } else {
+    ssd_sums_.Add(copy, sign);
+    scope.ssd_bytes += bytes;
+    pusher.ssd_bytes += bytes;
+  }
+}
+
 HostPagePtr Directory::SetHost(EntryId id, HostPagePtr page, bool dirty) {
   DirectoryEntry& entry = slots_[id];
   PAGODA_CHECK(entry.alive());
   HostPagePtr old = std::move(entry.host);
   if (old != nullptr) {
-    host_sums_.Add(CopyOf(*old), -1);
-    scopes_[entry.scope_index].host_bytes -= old->bytes();
-    host_policy_.Resize(id, page->bytes());
+    Count(Tier::kHost, id, CopyOf(*old), -1);
+    host_policy_->Resize(id, page->bytes());
   } else {
-    host_policy_.Insert({id, entry.parent, page->bytes()});
-    if (entry.locked()) host_policy_.Lock(id);
+    host_policy_->Insert({id, entry.parent, page->bytes(), fingerprint_of(id)});
+    if (entry.locked()) host_policy_->Lock(id);
   }
-  const DirectoryRecord record = DirectoryRecordOf(page->header());
-  entry.backend_tag = record.backend_tag;
-  entry.content_hash = record.content_hash;
-  host_sums_.Add(CopyOf(*page), +1);
-  scopes_[entry.scope_index].host_bytes += page->bytes();
+  PageTraits traits = traits_of(id);
+  traits.backend_tag = page->header().backend_tag;
+  SetTraits(id, traits);
+  entry.content_head = ContentHead(HeadOf(page->header().content_hash));
+  Count(Tier::kHost, id, CopyOf(*page), +1);
+  // In this order: a moved page shares slabs with the old one.
+  if (old != nullptr) old->SetUse(SlabUse::kLingering, kNoEntry);
+  page->SetUse(SlabUse::kResident, id);
   entry.host = std::move(page);
   SetDirty(id, dirty);
   return old;
@@ -161,9 +232,9 @@ HostPagePtr Directory::DropHost(EntryId id) {
   SetDirty(id, false);
   HostPagePtr old = std::move(entry.host);
   entry.host = nullptr;
-  host_policy_.Remove(id);
-  host_sums_.Add(CopyOf(*old), -1);
-  scopes_[entry.scope_index].host_bytes -= old->bytes();
+  host_policy_->Remove(id);
+  Count(Tier::kHost, id, CopyOf(*old), -1);
+  old->SetUse(SlabUse::kLingering, kNoEntry);
   EraseIfEmpty(id);
   return old;
 }
@@ -172,27 +243,30 @@ void Directory::SetSsd(EntryId id, const CopyInfo& copy) {
   DirectoryEntry& entry = slots_[id];
   PAGODA_CHECK(entry.alive());
   PAGODA_CHECK(copy.bytes > 0);
+  PAGODA_CHECK(copy.bytes % kSegmentAlignBytes == 0);
   if (entry.on_ssd()) {
-    ssd_sums_.Add(entry.ssd, -1);
-    scopes_[entry.scope_index].ssd_bytes -= entry.ssd.bytes;
-    ssd_policy_.Resize(id, copy.bytes);
+    Count(Tier::kSsd, id, ssd_copy_of(id), -1);
+    ssd_policy_->Resize(id, copy.bytes);
   } else {
-    ssd_policy_.Insert({id, entry.parent, copy.bytes});
-    if (entry.locked()) ssd_policy_.Lock(id);
+    ssd_policy_->Insert({id, entry.parent, copy.bytes, fingerprint_of(id)});
+    if (entry.locked()) ssd_policy_->Lock(id);
   }
-  entry.ssd = copy;
+  PageTraits traits = traits_of(id);
+  traits.ssd_planes = copy.planes;
+  traits.ssd_precision = copy.precision;
+  traits.ssd_fidelity = copy.fidelity;
+  SetTraits(id, traits);
+  entry.ssd_blocks = static_cast<uint32_t>(copy.bytes / kSegmentAlignBytes);
   ++entry.ssd_version;
-  ssd_sums_.Add(copy, +1);
-  scopes_[entry.scope_index].ssd_bytes += copy.bytes;
+  Count(Tier::kSsd, id, copy, +1);
 }
 
 void Directory::DropSsd(EntryId id) {
   DirectoryEntry& entry = slots_[id];
   PAGODA_CHECK(entry.on_ssd());
-  ssd_policy_.Remove(id);
-  ssd_sums_.Add(entry.ssd, -1);
-  scopes_[entry.scope_index].ssd_bytes -= entry.ssd.bytes;
-  entry.ssd = CopyInfo{};
+  ssd_policy_->Remove(id);
+  Count(Tier::kSsd, id, ssd_copy_of(id), -1);
+  entry.ssd_blocks = 0;
   ++entry.ssd_version;
   if (entry.host != nullptr) SetDirty(id, true);
   EraseIfEmpty(id);
@@ -202,12 +276,14 @@ void Directory::EraseIfEmpty(EntryId id) {
   DirectoryEntry& entry = slots_[id];
   if (entry.host != nullptr || entry.on_ssd()) return;
   --page_count_;
-  --scopes_[entry.scope_index].page_count;
+  --scopes_[traits_of(id).scope_index].page_count;
+  --pushers_[traits_of(id).pusher_index].page_count;
   if (entry.lease_count > 0) --leased_count_;
   if (entry.pinned) --pinned_count_;
   const EntryId parent = std::exchange(entry.parent, kNoEntry);
   const uint32_t child_count = entry.child_count;
   const RecordKey record = entry.record;
+  traits_.Release(entry.traits);
   entry = DirectoryEntry{};
   entry.record = record;
   entry.child_count = child_count;
@@ -230,19 +306,32 @@ void Directory::FreeSlotIfUnused(EntryId id) {
 
 void Directory::Touch(EntryId id, absl::Duration now) {
   DirectoryEntry& entry = slots_[id];
-  entry.last_use_seconds = WholeSeconds(now);
-  if (entry.host != nullptr) host_policy_.Touch(id);
-  if (entry.on_ssd()) ssd_policy_.Touch(id);
+  const uint32_t now_seconds = WholeSeconds(now);
+  entry.uses = policy::AddUse(entry.uses, entry.last_use_seconds, now_seconds, use_window_seconds_);
+  entry.last_use_seconds = now_seconds;
+  if (entry.host != nullptr) host_policy_->Touch(id);
+  if (entry.on_ssd()) ssd_policy_->Touch(id);
+}
+
+void Directory::ReportAttention(EntryId id, double mass) {
+  if (slots_[id].host != nullptr) host_policy_->ReportAttention(id, mass);
+  if (slots_[id].on_ssd()) ssd_policy_->ReportAttention(id, mass);
+}
+
+uint8_t Directory::UsesOf(EntryId id, absl::Duration now) const {
+  const DirectoryEntry& entry = slots_[id];
+  return policy::DecayedUses(entry.uses, entry.last_use_seconds, WholeSeconds(now),
+                             use_window_seconds_);
 }
 
 void Directory::ApplyLock(EntryId id) {
   const DirectoryEntry& entry = slots_[id];
-  for (policy::LruPolicy* lru : {&host_policy_, &ssd_policy_}) {
-    if (!lru->resident(id)) continue;
+  for (policy::EvictionPolicy* policy : {host_policy_.get(), ssd_policy_.get()}) {
+    if (!policy->resident(id)) continue;
     if (entry.locked()) {
-      lru->Lock(id);
+      policy->Lock(id);
     } else {
-      lru->Unlock(id);
+      policy->Unlock(id);
     }
   }
 }
@@ -270,88 +359,35 @@ void Directory::SetDirty(EntryId id, bool dirty) {
   entry.dirty = dirty;
 }
 
-std::vector<EntryId> Directory::Marked(absl::FunctionRef<bool(EntryId)> marks) const {
-  // A verdict is inherited from the parent. 0: not judged yet.
-  constexpr uint8_t kNo = 1;
-  constexpr uint8_t kYes = 2;
-  std::vector<uint8_t> verdicts(slots_.size(), 0);
-  std::vector<uint32_t> depths(slots_.size(), 0);
-  std::vector<EntryId> path;
-  std::vector<EntryId> marked;
-  for (EntryId start = 1; start < slot_count(); ++start) {
-    if (!slots_[start].alive()) continue;
-    EntryId id = start;
-    for (; id != kNoEntry && verdicts[id] == 0; id = slots_[id].parent) path.push_back(id);
-    uint8_t inherited = id == kNoEntry ? kNo : verdicts[id];
-    uint32_t depth = id == kNoEntry ? 0 : depths[id] + 1;
-    for (; !path.empty(); path.pop_back()) {
-      const EntryId at = path.back();
-      if (inherited == kNo && marks(at)) inherited = kYes;
-      verdicts[at] = inherited;
-      depths[at] = depth++;
-      if (inherited == kYes && slots_[at].alive()) marked.push_back(at);
-    }
+void Directory::SetHostPolicy(std::unique_ptr<policy::EvictionPolicy> policy) {
+  Refill(*policy, *host_policy_);
+  host_policy_ = std::move(policy);
+}
+
+void Directory::SetSsdPolicy(std::unique_ptr<policy::EvictionPolicy> policy) {
+  Refill(*policy, *ssd_policy_);
+  ssd_policy_ = std::move(policy);
+}
+
+void Directory::Refill(policy::EvictionPolicy& policy, const policy::EvictionPolicy& old) const {
+  constexpr int kUsesTold = 15;  // more make no difference to any policy
+  std::vector<EntryId> ids;
+  ids.reserve(static_cast<size_t>(old.entry_count()));
+  for (EntryId id = 1; id < slot_count(); ++id) {
+    if (old.resident(id)) ids.push_back(id);
   }
-  std::stable_sort(marked.begin(), marked.end(),
-                   [&](EntryId a, EntryId b) { return depths[a] > depths[b]; });
-  return marked;
-}
-
-std::vector<EntryId> Directory::Subtrees(absl::FunctionRef<bool(EntryId)> matches) const {
-  return Marked([&](EntryId id) { return slots_[id].alive() && matches(id); });
-}
-
-std::vector<EntryId> Directory::Unreachable() const {
-  return Marked([&](EntryId id) { return !slots_[id].alive(); });
-}
-
-PageInfo Directory::InfoOf(EntryId id, absl::Duration now) const {
-  const DirectoryEntry& entry = slots_[id];
-  const CopyInfo best = entry.best();
-  PageInfo info;
-  info.record = entry.record;
-  info.identity = identity_of(id);
-  if (entry.parent != kNoEntry) info.parent = slots_[entry.parent].record.key;
-  info.parent_is_root = entry.parent_is_root;
-  info.scope = scope_of(id);
-  info.scope_kind = scopes_[entry.scope_index].kind;
-  info.pusher = pushers_[entry.pusher_index];
-  info.page_tokens = entry.page_tokens;
-  info.base_position = entry.base_position;
-  info.layer_count = entry.layer_count;
-  info.backend_tag = entry.backend_tag;
-  info.fidelity = best.fidelity;
-  info.precision = best.precision;
-  info.planes = best.planes;
-  info.in_host = entry.host != nullptr;
-  info.on_ssd = entry.on_ssd();
-  info.host_bytes = info.in_host ? entry.host->bytes() : 0;
-  info.ssd_bytes = entry.ssd.bytes;
-  info.dirty = entry.dirty;
-  info.pinned = entry.pinned;
-  info.quarantined = entry.quarantined;
-  info.lease_count = static_cast<int32_t>(entry.lease_count);
-  info.idle = absl::Seconds(int64_t{WholeSeconds(now)} - entry.last_use_seconds);
-  info.created_unix_seconds = entry.created_unix_seconds;
-  return info;
-}
-
-void Directory::FillStats(StoreStats& stats) const {
-  stats.host.page_bytes = host_policy_.bytes();
-  stats.host.pinned_bytes = host_policy_.locked_bytes();
-  stats.host.page_count = host_sums_.page_count;
-  stats.host.pages_by_precision = host_sums_.by_precision;
-  stats.ssd.page_bytes = ssd_policy_.bytes();
-  stats.ssd.pinned_bytes = ssd_policy_.locked_bytes();
-  stats.ssd.page_count = ssd_sums_.page_count;
-  stats.ssd.pages_by_precision = ssd_sums_.by_precision;
-  for (const ScopeStats& scope : scopes_) {
-    if (scope.page_count > 0) stats.scopes.push_back(scope);
+  std::sort(ids.begin(), ids.end(), [this](EntryId a, EntryId b) {
+    const uint32_t at_a = slots_[a].last_use_seconds;
+    const uint32_t at_b = slots_[b].last_use_seconds;
+    return at_a != at_b ? at_a < at_b : a > b;  // followers mostly have the greater ids
+  });
+  policy.set_capacity_bytes(old.capacity_bytes());
+  for (const EntryId id : ids) {
+    const DirectoryEntry& entry = slots_[id];
+    policy.Insert({id, entry.parent, old.bytes_of(id), fingerprint_of(id)});
+    for (int i = std::min<int>(entry.uses, kUsesTold); i > 0; --i) policy.Touch(id);
+    if (entry.locked()) policy.Lock(id);
   }
-  stats.page_count = page_count_;
-  stats.dirty_page_count = dirty_count_;
-  stats.leased_page_count = leased_count_;
-  stats.pinned_page_count = pinned_count_;
 }
 
 }  // namespace pagoda

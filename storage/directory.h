@@ -6,14 +6,14 @@
 // again once the page is pushed again.
 //
 // Threads    externally synchronised (TieredStore holds its lock)
-// Limits     2^32 - 1 entries, 65536 scopes, identities and pushers
-// Cost       sizeof(DirectoryEntry) + two policy nodes + the hash slot: see storage/README.md
+// Limits     2^32 - 1 entries, 65536 scopes, identities and pushers, 16 TiB a page
+// Cost       at most kBytesPerPageMax bytes a page: see storage/README.md
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -22,10 +22,13 @@
 #include "absl/hash/hash.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "storage/base/block_vector.h"
 #include "storage/directory_record.h"
 #include "storage/host_page.h"
+#include "storage/intern_table.h"
 #include "storage/plane_mask.h"
-#include "storage/policy/lru_policy.h"
+#include "storage/policy/eviction_policy.h"
 #include "storage/store_stats.h"
 
 namespace pagoda {
@@ -41,40 +44,61 @@ struct CopyInfo {
   Precision fidelity = Precision::kNone;
 };
 
-struct DirectoryEntry {
-  RecordKey record;
+// What many pages have in common; stored once for all of them.
+struct PageTraits {
   uint16_t scope_index = 0;
   uint16_t identity_index = 0;
   uint16_t pusher_index = 0;
   uint16_t layer_count = 0;
+  uint32_t page_tokens = 0;
+  PlaneMask ssd_planes = 0;  // of the copy on SSD, like the next two
+  Precision ssd_precision = Precision::kNone;
+  Precision ssd_fidelity = Precision::kNone;
+  uint64_t backend_tag = 0;
+
+  bool operator==(const PageTraits&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const PageTraits& t) {
+    return H::combine(std::move(h), t.scope_index, t.identity_index, t.pusher_index, t.layer_count,
+                      t.page_tokens, t.ssd_planes, t.ssd_precision, t.ssd_fidelity, t.backend_tag);
+  }
+};
+
+struct DirectoryEntry {
+  RecordKey record;
   bool parent_is_root : 1 = false;
   bool pinned : 1 = false;
   bool quarantined : 1 = false;
   bool dirty : 1 = false;   // the host copy is not what SSD has
   bool queued : 1 = false;  // a write to SSD is on its way
+  uint8_t uses = 0;         // decayed; see policy/use_count.h
   HostPagePtr host;         // null: not in host memory
-  CopyInfo ssd;
   uint64_t base_position = 0;
-  uint64_t backend_tag = 0;
-  ContentHashHead content_hash{};
+  InternId traits = 0;
   uint32_t incarnation = 0;  // 0: a ghost, or a free slot
   EntryId parent = kNoEntry;
   uint32_t child_count = 0;  // living pages that follow this one directly
-  uint32_t page_tokens = 0;
   uint32_t lease_count = 0;
   uint32_t last_use_seconds = 0;  // on the monotonic clock
   uint32_t created_unix_seconds = 0;
-  uint32_t ssd_version = 0;  // changes with every write of the SSD copy
+  uint32_t content_head = 0;  // first bytes of the content hash
+  uint32_t ssd_blocks = 0;    // of 4096 bytes; 0: not on SSD
+  uint32_t ssd_version = 0;   // changes with every write of the SSD copy
 
   bool alive() const { return incarnation != 0; }
   bool locked() const { return pinned || lease_count > 0; }
-  bool on_ssd() const { return ssd.bytes > 0; }
-  CopyInfo best() const;  // of the host copy if there is one, else of that on SSD
+  bool on_ssd() const { return ssd_blocks > 0; }
+  int64_t ssd_bytes() const { return int64_t{ssd_blocks} * kSegmentAlignBytes; }
 };
+static_assert(sizeof(DirectoryEntry) == 104);
 
 class Directory {
  public:
-  Directory() : slots_(1), index_(0, SlotHash{this}, SlotEqual{this}) {}
+  // Of entry, hash slot, policies of both tiers; held by directory_memory_test.
+  static constexpr int64_t kBytesPerPageMax = 200;
+
+  // Both policies begin as lru. `use_window` is that of the use counts: policy/use_count.h.
+  explicit Directory(absl::Duration use_window = absl::Minutes(1));
   Directory(const Directory&) = delete;
   Directory& operator=(const Directory&) = delete;
 
@@ -82,8 +106,18 @@ class Directory {
   EntryId Find(const RecordKey& key) const;
   EntryId Find(const RecordKey& key, const ScopeId& scope) const;
   const DirectoryEntry& at(EntryId id) const { return slots_[id]; }
-  const ScopeId& scope_of(EntryId id) const { return scopes_[slots_[id].scope_index].scope; }
-  const Identity& identity_of(EntryId id) const { return identities_[slots_[id].identity_index]; }
+  const PageTraits& traits_of(EntryId id) const { return traits_.at(slots_[id].traits); }
+  const ScopeId& scope_of(EntryId id) const { return scopes_[traits_of(id).scope_index].scope; }
+  const Identity& identity_of(EntryId id) const {
+    return identities_[traits_of(id).identity_index];
+  }
+  const ScopeStats& scope_stats_of(EntryId id) const { return scopes_[traits_of(id).scope_index]; }
+  // Equal whenever the same page comes again.
+  uint64_t fingerprint_of(EntryId id) const;
+  CopyInfo ssd_copy_of(EntryId id) const;
+  CopyInfo best_copy_of(EntryId id) const;  // in host memory if there is one, else on SSD
+  // False: another content than the stored one, for certain.
+  bool MayBeContent(EntryId id, const ContentHash& content) const;
 
   // ---- Copies. The entry goes with its last copy, and its locks and marks with it. ----------
   // A new page in host memory (dirty), or one found on SSD at start. REQUIRES: no living entry.
@@ -99,6 +133,10 @@ class Directory {
 
   // ---- Marks --------------------------------------------------------------------------------
   void Touch(EntryId id, absl::Duration now);
+  // The share of a query's attention that fell on the page: for the policies.
+  void ReportAttention(EntryId id, double mass);
+  // Uses in about the last two windows.
+  uint8_t UsesOf(EntryId id, absl::Duration now) const;
   void AddLease(EntryId id);
   void RemoveLease(EntryId id);
   void SetPinned(EntryId id, bool pinned);
@@ -107,28 +145,39 @@ class Directory {
   void SetQueued(EntryId id, bool queued) { slots_[id].queued = queued; }
 
   // ---- Walks over everything. Cost: O(entries). ----------------------------------------------
+  // Another policy for a tier. It is told of the pages as if they had been used in the order of
+  // their last use, each as often as it was lately; reports of attention begin anew.
+  void SetHostPolicy(std::unique_ptr<policy::EvictionPolicy> policy);
+  void SetSsdPolicy(std::unique_ptr<policy::EvictionPolicy> policy);
   // All entries that match, and all that follow one of them; leaves first.
   std::vector<EntryId> Subtrees(absl::FunctionRef<bool(EntryId)> matches) const;
   // Entries whose chain to the root is broken; leaves first.
   std::vector<EntryId> Unreachable() const;
+  // Counts everything again. INTERNAL: a sum is wrong; it names the largest ones.
+  absl::Status CheckSums() const;
   // Slots are numbered from 1 to slot_count() - 1; some are not alive.
   EntryId slot_count() const { return static_cast<EntryId>(slots_.size()); }
   PageInfo InfoOf(EntryId id, absl::Duration now) const;
 
   // ---- Sums -----------------------------------------------------------------------------------
-  policy::LruPolicy& host_policy() { return host_policy_; }
-  policy::LruPolicy& ssd_policy() { return ssd_policy_; }
-  const policy::LruPolicy& host_policy() const { return host_policy_; }
-  const policy::LruPolicy& ssd_policy() const { return ssd_policy_; }
-  int64_t host_bytes() const { return host_policy_.bytes(); }
-  int64_t ssd_bytes() const { return ssd_policy_.bytes(); }
+  policy::EvictionPolicy& host_policy() { return *host_policy_; }
+  policy::EvictionPolicy& ssd_policy() { return *ssd_policy_; }
+  const policy::EvictionPolicy& host_policy() const { return *host_policy_; }
+  const policy::EvictionPolicy& ssd_policy() const { return *ssd_policy_; }
+  int64_t host_bytes() const { return host_policy_->bytes(); }
+  int64_t ssd_bytes() const { return ssd_policy_->bytes(); }
   int64_t page_count() const { return page_count_; }
   int64_t ghost_count() const { return static_cast<int64_t>(index_.size()) - page_count_; }
   int64_t dirty_count() const { return dirty_count_; }
   int64_t leased_count() const { return leased_count_; }
   int64_t pinned_count() const { return pinned_count_; }
-  // Fills the sums of both tiers and the scopes.
+  // Sums of every scope seen so far, those without pages included.
+  absl::Span<const ScopeStats> scopes() const { return scopes_; }
+  // Fills the sums of both tiers, the scopes and the pushers.
   void FillStats(StoreStats& stats) const;
+  // What all of this takes: entries, hash slots, traits, policies. The pages' own bytes and headers
+  // are not counted here.
+  int64_t memory_bytes() const;
 
  private:
   struct SlotHash {
@@ -150,6 +199,7 @@ class Directory {
     std::map<Precision, int64_t> by_precision;
     void Add(const CopyInfo& copy, int sign);
   };
+  enum class Tier { kHost, kSsd };
 
   // A slot for the key: its ghost if it has one, else a new ghost.
   EntryId TakeSlot(const RecordKey& key);
@@ -157,19 +207,24 @@ class Directory {
   bool IsAncestor(EntryId ancestor, EntryId id) const;
   void EraseIfEmpty(EntryId id);
   void FreeSlotIfUnused(EntryId id);
+  void SetTraits(EntryId id, const PageTraits& traits);
+  // Counts a copy in (+1) or out (-1): in its tier, its scope and its pusher.
+  void Count(Tier tier, EntryId id, const CopyInfo& copy, int sign);
   void ApplyLock(EntryId id);
+  void Refill(policy::EvictionPolicy& policy, const policy::EvictionPolicy& old) const;
   std::vector<EntryId> Marked(absl::FunctionRef<bool(EntryId)> marks) const;
 
-  std::deque<DirectoryEntry> slots_;  // slot 0 is kNoEntry
+  BlockVector<DirectoryEntry> slots_;  // slot 0 is kNoEntry
   std::vector<EntryId> free_slots_;
   absl::flat_hash_set<EntryId, SlotHash, SlotEqual> index_;  // living entries and ghosts
-  policy::LruPolicy host_policy_;
-  policy::LruPolicy ssd_policy_;
+  InternTable<PageTraits> traits_;
+  std::unique_ptr<policy::EvictionPolicy> host_policy_;
+  std::unique_ptr<policy::EvictionPolicy> ssd_policy_;
 
   // Names seen so far; they are few and never forgotten.
   std::vector<ScopeStats> scopes_;
   std::vector<Identity> identities_;
-  std::vector<PusherId> pushers_;
+  std::vector<PusherStats> pushers_;
   absl::flat_hash_map<ScopeId, uint16_t> scope_index_;
   absl::flat_hash_map<Identity, uint16_t> identity_index_;
   absl::flat_hash_map<PusherId, uint16_t> pusher_index_;
@@ -181,6 +236,7 @@ class Directory {
   int64_t leased_count_ = 0;
   int64_t pinned_count_ = 0;
   uint32_t next_incarnation_ = 1;
+  const uint32_t use_window_seconds_;
 };
 
 }  // namespace pagoda

@@ -43,23 +43,57 @@ int64_t SumBytes(const Slab& header_slab, const std::vector<Slab>& segments) {
 
 }  // namespace
 
-HostPage::HostPage(std::shared_ptr<HostTier> tier, PageHeader header, Slab header_slab,
-                   std::vector<Slab> segments)
+HostPage::HostPage(std::shared_ptr<HostTier> tier, PageHeader header, SharedSlabs slabs)
     : tier_(std::move(tier)),
       header_(std::move(header)),
       precision_(PrecisionOf(header_.planes)),
       planes_(PlaneMaskOf(header_.planes)),
-      bytes_(SumBytes(header_slab, segments)),
-      header_slab_(std::move(header_slab)),
-      segments_(std::move(segments)) {
-  PAGODA_CHECK(bytes_ == header_.stored_bytes());
-  PAGODA_CHECK(segments_.size() == header_.segments.size());
+      bytes_(header_.stored_bytes()),
+      slabs_(std::move(slabs)) {
+  PAGODA_CHECK(slabs_.size() == header_.segments.size() + 1);
+  int64_t bytes = 0;
+  for (const auto& slab : slabs_) bytes += slab->size();
+  PAGODA_CHECK(bytes_ == bytes);
 }
 
 HostPage::~HostPage() = default;
 
 ByteSpan HostPage::segment(size_t index) const {
-  return ByteSpan(segments_[index].bytes()).subspan(0, header_.segments[index].length);
+  return padded_segment(index).subspan(0, header_.segments[index].length);
+}
+
+int64_t HostPage::BytesIn(uint32_t chunk) const {
+  int64_t bytes = 0;
+  for (const auto& slab : slabs_) bytes += slab->chunk() == chunk ? slab->size() : 0;
+  return bytes;
+}
+
+absl::StatusOr<HostPagePtr> HostPage::MovedOutOf(uint32_t chunk) const {
+  std::vector<size_t> moved;
+  std::vector<int64_t> sizes;
+  for (size_t i = 0; i < slabs_.size(); ++i) {
+    if (slabs_[i]->chunk() != chunk) continue;
+    moved.push_back(i);
+    sizes.push_back(slabs_[i]->size());
+  }
+  PAGODA_ASSIGN_OR_RETURN(std::vector<Slab> fresh,
+                          tier_->AllocateAll(header_.scope, sizes, SlabRoom::kHolesOnly));
+  SharedSlabs slabs = slabs_;
+  for (size_t k = 0; k < moved.size(); ++k) {
+    const size_t i = moved[k];
+    std::memcpy(fresh[k].bytes().data(), slabs_[i]->bytes().data(), fresh[k].bytes().size());
+    if (i > 0) {
+      const SegmentEntry& segment = header_.segments[i - 1];
+      const uint32_t crc = Crc32c(ByteSpan(fresh[k].bytes()).subspan(0, segment.length));
+      if (crc != segment.crc32c) {
+        return absl::DataLossError(
+            absl::StrFormat("page: segment %d has checksum %08x in memory, header says %08x", i - 1,
+                            crc, segment.crc32c));
+      }
+    }
+    slabs[i] = std::make_shared<const Slab>(std::move(fresh[k]));
+  }
+  return HostPagePtr(new HostPage(tier_, header_, std::move(slabs)));
 }
 
 absl::StatusOr<StagedPage> StagedPage::Create(std::shared_ptr<HostTier> tier, PageHeader header) {
@@ -136,8 +170,14 @@ absl::StatusOr<HostPagePtr> StagedPage::Freeze(StagedPage page) {
   }
   PAGODA_ASSIGN_OR_RETURN(const std::string encoded, EncodeChecked(page.header_));
   std::memcpy(page.header_slab_.bytes().data(), encoded.data(), encoded.size());
-  return HostPagePtr(new HostPage(std::move(page.tier_), std::move(page.header_),
-                                  std::move(page.header_slab_), std::move(page.segments_)));
+  HostPage::SharedSlabs slabs;
+  slabs.reserve(page.segments_.size() + 1);
+  slabs.push_back(std::make_shared<const Slab>(std::move(page.header_slab_)));
+  for (Slab& slab : page.segments_) {
+    slabs.push_back(std::make_shared<const Slab>(std::move(slab)));
+  }
+  return HostPagePtr(
+      new HostPage(std::move(page.tier_), std::move(page.header_), std::move(slabs)));
 }
 
 }  // namespace pagoda

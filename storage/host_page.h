@@ -1,5 +1,5 @@
-// A page in host memory: immutable once committed, shared by whoever reads it. An eviction or a
-// new encoding only lets go of the store's own reference, so a reader is never disturbed; the
+// A page in host memory: immutable once committed, shared by whoever reads it. An eviction, a new
+// encoding or a move only lets go of the store's own reference, so a reader is never disturbed; the
 // bytes return when the last reader is done.
 //
 // StagedPage is the mutable form before commit, for one owner. Destroying it gives the bytes back.
@@ -32,29 +32,36 @@ class HostPage {
   Precision precision() const { return precision_; }
   PlaneMask planes() const { return planes_; }
   // Encoded header, header().header_bytes() long.
-  ByteSpan header_bytes() const { return header_slab_.bytes(); }
-  size_t segment_count() const { return segments_.size(); }
+  ByteSpan header_bytes() const { return slabs_[0]->bytes(); }
+  size_t segment_count() const { return slabs_.size() - 1; }
   // Payload without padding, and with it (zeros up to a multiple of 4096).
   ByteSpan segment(size_t index) const;
-  ByteSpan padded_segment(size_t index) const { return segments_[index].bytes(); }
+  ByteSpan padded_segment(size_t index) const { return slabs_[index + 1]->bytes(); }
   // For a client that maps the chunk.
-  SlabLocation header_location() const { return tier_->Locate(header_slab_); }
-  SlabLocation segment_location(size_t index) const { return tier_->Locate(segments_[index]); }
+  SlabLocation header_location() const { return tier_->Locate(*slabs_[0]); }
+  SlabLocation segment_location(size_t index) const { return tier_->Locate(*slabs_[index + 1]); }
   // All slabs: equals header().stored_bytes().
   int64_t bytes() const { return bytes_; }
 
+  // Says of all slabs what they are for: for the directory, which alone makes pages visible.
+  void SetUse(SlabUse use, SlabOwner owner) const { tier_->SetUse(slabs_, use, owner); }
+  // Bytes of this page that lie in a chunk.
+  int64_t BytesIn(uint32_t chunk) const;
+  // The same page with its slabs of that chunk copied into holes of other chunks; the other slabs
+  // are shared with this page. RESOURCE_EXHAUSTED: no holes. DATA_LOSS: a segment is damaged.
+  absl::StatusOr<std::shared_ptr<const HostPage>> MovedOutOf(uint32_t chunk) const;
+
  private:
   friend class StagedPage;
-  HostPage(std::shared_ptr<HostTier> tier, PageHeader header, Slab header_slab,
-           std::vector<Slab> segments);
+  using SharedSlabs = std::vector<std::shared_ptr<const Slab>>;
+  HostPage(std::shared_ptr<HostTier> tier, PageHeader header, SharedSlabs slabs);
 
   const std::shared_ptr<HostTier> tier_;  // first: outlives the slabs
   const PageHeader header_;
   const Precision precision_;
   const PlaneMask planes_;
   const int64_t bytes_;
-  Slab header_slab_;
-  std::vector<Slab> segments_;
+  const SharedSlabs slabs_;  // the header's, then one for each segment
 };
 
 using HostPagePtr = std::shared_ptr<const HostPage>;

@@ -51,6 +51,61 @@ TEST(HostPageTest, PaddingOfDirtyMemoryIsCleared) {
   }
 }
 
+TEST(HostPageTest, AMovedPageSharesWhatDoesNotMove) {
+  const auto tier = MakeTier();
+  TestPage spec = TestRoot(1);
+  spec.segment_bytes = (1 << 20) - 1;  // a chunk, or nearly one, for each segment
+  const auto make = [&] {
+    StagedPage staged = *StagedPage::Create(tier, HeaderOf(spec));
+    Fill(spec, staged);
+    staged.mutable_header().content_hash = ContentHashOf(staged.header().segments);
+    return *StagedPage::Freeze(std::move(staged));
+  };
+  const HostPagePtr page = make();
+  page->SetUse(SlabUse::kResident, 1);
+  const uint32_t header_chunk = 0;
+  EXPECT_EQ(page->BytesIn(header_chunk), page->header().header_bytes());
+  // There is no hole of that size elsewhere.
+  EXPECT_THAT(page->MovedOutOf(1), StatusIs(absl::StatusCode::kResourceExhausted));
+  // A chunk in which nothing of it lies: the move is a copy of nothing.
+  const HostPagePtr same = *page->MovedOutOf(7);
+  EXPECT_TRUE(IsExactly(*same, spec));
+  EXPECT_EQ(same->segment(0).data(), page->segment(0).data());
+  EXPECT_EQ(tier->usage().used_bytes, page->bytes());
+  PAGODA_EXPECT_OK(tier->CheckAccounting());
+}
+
+TEST(HostPageTest, AMoveCopiesVerifiesAndLeavesTheOldPageAlone) {
+  const auto tier = MakeTier();
+  const TestPage spec = TestRoot(1);
+  const auto make = [&] {
+    StagedPage staged = *StagedPage::Create(tier, HeaderOf(spec));
+    Fill(spec, staged);
+    staged.mutable_header().content_hash = ContentHashOf(staged.header().segments);
+    return *StagedPage::Freeze(std::move(staged));
+  };
+  // Segments of 8192 bytes, 128 in a chunk: the second chunk gets the last page's.
+  std::vector<HostPagePtr> pages;
+  for (int i = 0; i < 65; ++i) pages.push_back(make());
+  HostPagePtr page = pages.back();
+  const uint32_t chunk = 2;
+  ASSERT_EQ(page->BytesIn(chunk), 16384);
+  pages.clear();  // holes in the first
+  // Something must hold the first chunk open.
+  std::vector<Slab> anchor;
+  anchor.push_back(*tier->Allocate(spec.scope(), 8192));
+  while (anchor.back().chunk() == chunk) anchor.push_back(*tier->Allocate(spec.scope(), 8192));
+  HostPagePtr moved = *page->MovedOutOf(chunk);
+  EXPECT_TRUE(IsExactly(*moved, spec));
+  EXPECT_TRUE(IsExactly(*page, spec));
+  EXPECT_EQ(moved->BytesIn(chunk), 0);
+  EXPECT_EQ(moved->header_bytes().data(), page->header_bytes().data());
+  EXPECT_NE(moved->segment(0).data(), page->segment(0).data());
+  // A flipped bit in memory is noticed before it spreads.
+  const_cast<std::byte*>(page->segment(1).data())[0] ^= std::byte{1};
+  EXPECT_THAT(page->MovedOutOf(chunk), StatusIs(absl::StatusCode::kDataLoss, "segment 1"));
+}
+
 TEST(HostPageTest, BytesComeBackWhereverAStagedPageIsLeft) {
   const auto tier = MakeTier();
   const TestPage spec = TestRoot(1);

@@ -127,6 +127,27 @@ void HostTier::Unmap(const Mapping& mapping) const {
   close(mapping.fd);
 }
 
+void HostTier::Count(const Chunk& chunk, SlabUse use, int sign) {
+  for (HostTierUsage* usage : {&usage_, &scopes_[chunk.scope]}) {
+    usage->used_bytes += sign * chunk.slab_bytes;
+    usage->slab_count += sign;
+    usage->bytes_by_use[static_cast<int>(use)] += sign * chunk.slab_bytes;
+  }
+}
+
+void HostTier::OpenChunk(uint32_t index) {
+  const Chunk& chunk = chunks_[index];
+  if (draining_ != index) open_chunks_[{chunk.scope, chunk.slab_bytes}].insert(index);
+}
+
+void HostTier::CloseChunk(uint32_t index) {
+  const Chunk& chunk = chunks_[index];
+  const auto open = open_chunks_.find({chunk.scope, chunk.slab_bytes});
+  if (open == open_chunks_.end()) return;
+  open->second.erase(index);
+  if (open->second.empty()) open_chunks_.erase(open);
+}
+
 bool HostTier::TakeSlot(const ClassKey& key, Slab& slab) {
   const auto open = open_chunks_.find(key);
   if (open == open_chunks_.end()) return false;
@@ -138,16 +159,10 @@ bool HostTier::TakeSlot(const ClassKey& key, Slab& slab) {
   slab.slot_ = chunk.free_slots.back();
   slab.bytes_ = key.slab_bytes;
   slab.data_ = chunk.mapping.data + slab.slot_ * key.slab_bytes;
+  chunk.slots[slab.slot_] = {0, SlabUse::kStaged, true};
   chunk.free_slots.pop_back();
-  if (chunk.free_slots.empty()) {
-    open->second.erase(index);
-    if (open->second.empty()) open_chunks_.erase(open);
-  }
-  usage_.used_bytes += key.slab_bytes;
-  ++usage_.slab_count;
-  HostTierUsage& scope = scopes_[key.scope];
-  scope.used_bytes += key.slab_bytes;
-  ++scope.slab_count;
+  if (chunk.free_slots.empty()) CloseChunk(index);
+  Count(chunk, SlabUse::kStaged, +1);
   return true;
 }
 
@@ -173,10 +188,12 @@ void HostTier::CutChunk(uint32_t index, const ClassKey& key) {
   chunk.touched = true;
   chunk.scope = key.scope;
   chunk.slab_bytes = key.slab_bytes;
-  chunk.slot_count = static_cast<uint32_t>(chunk_bytes_ / key.slab_bytes);
-  chunk.free_slots.resize(chunk.slot_count);
-  for (uint32_t i = 0; i < chunk.slot_count; ++i) chunk.free_slots[i] = chunk.slot_count - 1 - i;
-  open_chunks_[key].insert(index);
+  chunk.stuck = false;
+  const auto slot_count = static_cast<uint32_t>(chunk_bytes_ / key.slab_bytes);
+  chunk.slots.assign(slot_count, Slot{});
+  chunk.free_slots.resize(slot_count);
+  for (uint32_t i = 0; i < slot_count; ++i) chunk.free_slots[i] = slot_count - 1 - i;
+  OpenChunk(index);
   usage_.reserved_bytes += chunk_bytes_;
   scopes_[key.scope].reserved_bytes += chunk_bytes_;
 }
@@ -189,6 +206,10 @@ absl::Status HostTier::Exhausted(int64_t asked_bytes) const {
 }
 
 absl::StatusOr<Slab> HostTier::Allocate(const ScopeId& scope, int64_t bytes) {
+  return Allocate(scope, bytes, SlabRoom::kAnywhere);
+}
+
+absl::StatusOr<Slab> HostTier::Allocate(const ScopeId& scope, int64_t bytes, SlabRoom room) {
   if (bytes <= 0 || bytes > chunk_bytes_) {
     return absl::InvalidArgumentError(
         absl::StrFormat("host tier: asked a segment of %d bytes; from 1 to %d (one chunk) fit",
@@ -201,7 +222,13 @@ absl::StatusOr<Slab> HostTier::Allocate(const ScopeId& scope, int64_t bytes) {
   {
     absl::MutexLock lock(&mutex_);
     if (TakeSlot(key, slab)) return slab;
-    if (!TakeFreeChunk(scope, index)) return Exhausted(key.slab_bytes);
+    if (room == SlabRoom::kHolesOnly) return Exhausted(key.slab_bytes);
+    if (!TakeFreeChunk(scope, index)) {
+      // Rather its holes than a refusal.
+      if (draining_.has_value()) StopDraining();
+      if (TakeSlot(key, slab)) return slab;
+      return Exhausted(key.slab_bytes);
+    }
     const Chunk& chunk = chunks_[index];
     if (!chunk.touched || chunk.scope == scope) {
       CutChunk(index, key);
@@ -225,11 +252,12 @@ absl::StatusOr<Slab> HostTier::Allocate(const ScopeId& scope, int64_t bytes) {
 }
 
 absl::StatusOr<std::vector<Slab>> HostTier::AllocateAll(const ScopeId& scope,
-                                                        absl::Span<const int64_t> sizes) {
+                                                        absl::Span<const int64_t> sizes,
+                                                        SlabRoom room) {
   std::vector<Slab> slabs;
   slabs.reserve(sizes.size());
   for (const int64_t bytes : sizes) {
-    auto slab = Allocate(scope, bytes);
+    auto slab = Allocate(scope, bytes, room);
     if (!slab.ok()) return slab.status();  // the others free themselves
     slabs.push_back(*std::move(slab));
   }
@@ -240,28 +268,41 @@ void HostTier::Free(Slab& slab) {
   absl::MutexLock lock(&mutex_);
   Chunk& chunk = chunks_[slab.chunk_];
   PAGODA_CHECK(chunk.slab_bytes == slab.bytes_);
-  const ClassKey key{chunk.scope, chunk.slab_bytes};
-  usage_.used_bytes -= slab.bytes_;
-  --usage_.slab_count;
-  HostTierUsage& scope = scopes_[key.scope];
-  scope.used_bytes -= slab.bytes_;
-  --scope.slab_count;
+  PAGODA_CHECK(chunk.slots[slab.slot_].live);
+  Count(chunk, chunk.slots[slab.slot_].use, -1);
+  chunk.slots[slab.slot_].live = false;
   chunk.free_slots.push_back(slab.slot_);
-  if (chunk.free_slots.size() < chunk.slot_count) {
-    open_chunks_[key].insert(slab.chunk_);
+  chunk.stuck = false;
+  if (chunk.live_count() > 0) {
+    OpenChunk(slab.chunk_);
     return;
   }
-  const auto open = open_chunks_.find(key);
-  if (open != open_chunks_.end()) {
-    open->second.erase(slab.chunk_);
-    if (open->second.empty()) open_chunks_.erase(open);
+  CloseChunk(slab.chunk_);
+  if (draining_ == slab.chunk_) {
+    draining_.reset();
+    ++drained_chunk_count_;
   }
-  chunk.slab_bytes = 0;
-  chunk.free_slots.clear();
-  free_chunks_.push_back(slab.chunk_);
+  HostTierUsage& scope = scopes_[chunk.scope];
   usage_.reserved_bytes -= chunk_bytes_;
   scope.reserved_bytes -= chunk_bytes_;
-  if (scope.reserved_bytes == 0) scopes_.erase(key.scope);
+  if (scope.reserved_bytes == 0) scopes_.erase(chunk.scope);
+  chunk.slab_bytes = 0;
+  chunk.slots.clear();
+  chunk.free_slots.clear();
+  free_chunks_.push_back(slab.chunk_);
+}
+
+void HostTier::SetUse(absl::Span<const std::shared_ptr<const Slab>> slabs, SlabUse use,
+                      SlabOwner owner) {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& slab : slabs) {
+    const Chunk& chunk = chunks_[slab->chunk_];
+    Slot& slot = chunks_[slab->chunk_].slots[slab->slot_];
+    Count(chunk, slot.use, -1);
+    Count(chunk, use, +1);
+    slot.use = use;
+    slot.owner = owner;
+  }
 }
 
 SlabLocation HostTier::Locate(const Slab& slab) const {

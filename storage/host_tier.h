@@ -9,6 +9,9 @@
 // another scope gets it, it is replaced by a fresh memfd. Maps that others hold of the old one
 // survive and see only the old scope's bytes. An empty chunk returns to the free list.
 //
+// A chunk that is mostly holes can be drained: it hands out no more slabs, its pages are copied
+// into other chunks by whoever owns them, and it is free when the last slab in it goes.
+//
 // Units      bytes
 // Threads    every method from any thread
 // Ownership  a Slab frees itself and must not outlive its tier; pages therefore hold the tier
@@ -21,6 +24,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -42,11 +46,37 @@ struct HostTierOptions {
   int64_t chunk_bytes() const;
 };
 
+// What a live slab is for: exactly one of these at any moment.
+enum class SlabUse : uint8_t {
+  kStaged = 0,     // being written, or complete and not visible yet
+  kResident = 1,   // of a page that can be looked up
+  kLingering = 2,  // of a page that was dropped or replaced, and is still read
+};
+constexpr int kSlabUseCount = 3;
+
 struct HostTierUsage {
   int64_t capacity_bytes = 0;
   int64_t used_bytes = 0;      // sum of live slabs
   int64_t reserved_bytes = 0;  // chunks taken by some scope; used_bytes <= reserved_bytes
   int64_t slab_count = 0;
+  int64_t bytes_by_use[kSlabUseCount] = {};  // together used_bytes
+
+  int64_t bytes_of(SlabUse use) const { return bytes_by_use[static_cast<int>(use)]; }
+};
+
+// Who holds a resident slab: a number that means something to the store alone.
+using SlabOwner = uint32_t;
+
+// Where AllocateAll may look.
+enum class SlabRoom : uint8_t {
+  kAnywhere = 0,
+  kHolesOnly = 1,  // in chunks that the scope has for this size already
+};
+
+// A chunk being emptied.
+struct ChunkDrain {
+  uint32_t chunk = 0;
+  std::vector<SlabOwner> owners;  // of its resident slabs, each once
 };
 
 class HostTier;
@@ -65,6 +95,7 @@ class Slab {
   MutableByteSpan bytes() const { return MutableByteSpan(data_, bytes_); }
   int64_t size() const { return bytes_; }
   bool empty() const { return data_ == nullptr; }
+  uint32_t chunk() const { return chunk_; }
   void Reset();
 
  private:
@@ -96,8 +127,23 @@ class HostTier {
   absl::StatusOr<Slab> Allocate(const ScopeId& scope, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // One slab for each size, all or none.
   absl::StatusOr<std::vector<Slab>> AllocateAll(const ScopeId& scope,
-                                                absl::Span<const int64_t> sizes)
+                                                absl::Span<const int64_t> sizes,
+                                                SlabRoom room = SlabRoom::kAnywhere)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // A slab is staged when it is allocated. `owner` counts for resident ones.
+  void SetUse(absl::Span<const std::shared_ptr<const Slab>> slabs, SlabUse use, SlabOwner owner)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Begins to drain the chunk that policy/compaction.h picks; one at a time. None: nothing to win,
+  // or a drain is under way.
+  std::optional<ChunkDrain> BeginDrain() ABSL_LOCKS_EXCLUDED(mutex_);
+  // If the chunk has not run empty, it hands out slabs again, and is not picked until one of its
+  // slabs has gone or all others were tried.
+  void EndDrain() ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t drained_chunk_count() const ABSL_LOCKS_EXCLUDED(mutex_);  // that ran empty, since start
+
+  // Recounts everything. INTERNAL names what does not add up. Cost: O(slabs).
+  absl::Status CheckAccounting() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   SlabLocation Locate(const Slab& slab) const ABSL_LOCKS_EXCLUDED(mutex_);
   HostTierUsage usage() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -113,13 +159,21 @@ class HostTier {
     std::byte* data = nullptr;
     uint64_t id = 0;
   };
+  struct Slot {
+    SlabOwner owner = 0;
+    SlabUse use = SlabUse::kStaged;
+    bool live = false;
+  };
   struct Chunk {
     Mapping mapping;
     bool touched = false;    // some scope has owned this memfd
     ScopeId scope;           // of the last owner while touched
     int64_t slab_bytes = 0;  // 0: the chunk is free
-    uint32_t slot_count = 0;
+    std::vector<Slot> slots;
     std::vector<uint32_t> free_slots;  // a stack
+    bool stuck = false;                // was drained in vain
+
+    uint32_t live_count() const { return static_cast<uint32_t>(slots.size() - free_slots.size()); }
   };
   struct ClassKey {
     ScopeId scope;
@@ -134,9 +188,16 @@ class HostTier {
   HostTier(int64_t capacity_bytes, int64_t chunk_bytes);
   absl::StatusOr<Mapping> MapFresh();
   void Unmap(const Mapping& mapping) const;
+  absl::StatusOr<Slab> Allocate(const ScopeId& scope, int64_t bytes, SlabRoom room)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   bool TakeSlot(const ClassKey& key, Slab& slab) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Count(const Chunk& chunk, SlabUse use, int sign) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OpenChunk(uint32_t chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseChunk(uint32_t chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool TakeFreeChunk(const ScopeId& scope, uint32_t& chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CutChunk(uint32_t chunk, const ClassKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StopDraining() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<uint32_t> PickChunkToDrain() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Exhausted(int64_t asked_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Free(Slab& slab) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -148,7 +209,10 @@ class HostTier {
   mutable absl::Mutex mutex_;
   std::vector<Chunk> chunks_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> free_chunks_ ABSL_GUARDED_BY(mutex_);
-  // Chunks with a free slot. The lowest is used first, so that the others may run empty.
+  std::optional<uint32_t> draining_ ABSL_GUARDED_BY(mutex_);
+  int64_t drained_chunk_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Chunks with a free slot, but for the one that is drained. The lowest is used first, so that the
+  // others may run empty.
   absl::flat_hash_map<ClassKey, absl::btree_set<uint32_t>> open_chunks_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ScopeId, HostTierUsage> scopes_ ABSL_GUARDED_BY(mutex_);
   HostTierUsage usage_ ABSL_GUARDED_BY(mutex_);

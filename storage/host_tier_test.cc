@@ -112,6 +112,83 @@ TEST(HostTierTest, ADescriptorGivenAwayCannotBeMappedForWriting) {
   EXPECT_NE(fcntl(location.fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
 }
 
+// One chunk's worth of slabs of a quarter of a chunk, `count` times.
+std::vector<std::shared_ptr<const Slab>> Quarters(HostTier& tier, int count) {
+  std::vector<std::shared_ptr<const Slab>> slabs;
+  for (int i = 0; i < count; ++i) {
+    slabs.push_back(std::make_shared<const Slab>(*tier.Allocate(Named("a"), kMiB / 4)));
+    tier.SetUse({&slabs.back(), 1}, SlabUse::kResident, static_cast<SlabOwner>(i + 1));
+  }
+  return slabs;
+}
+
+TEST(HostTierTest, EverySlabIsOfOneUse) {
+  const auto tier = MakeTier(4 * kMiB);
+  auto slabs = Quarters(*tier, 3);
+  const Slab staged = *tier->Allocate(Named("b"), 4096);
+  tier->SetUse({&slabs[1], 1}, SlabUse::kLingering, 0);
+  EXPECT_EQ(tier->usage().bytes_of(SlabUse::kStaged), 4096);
+  EXPECT_EQ(tier->usage().bytes_of(SlabUse::kResident), kMiB / 2);
+  EXPECT_EQ(tier->usage().bytes_of(SlabUse::kLingering), kMiB / 4);
+  EXPECT_EQ(tier->scope_usage(Named("a")).bytes_of(SlabUse::kStaged), 0);
+  PAGODA_EXPECT_OK(tier->CheckAccounting());
+  slabs.clear();
+  EXPECT_EQ(tier->usage().bytes_of(SlabUse::kResident), 0);
+  EXPECT_EQ(tier->usage().bytes_of(SlabUse::kLingering), 0);
+  PAGODA_EXPECT_OK(tier->CheckAccounting());
+}
+
+TEST(HostTierTest, ADrainedChunkHandsOutNothingAndComesBackEmpty) {
+  const auto tier = MakeTier(4 * kMiB);
+  auto slabs = Quarters(*tier, 8);
+  EXPECT_EQ(tier->BeginDrain(), std::nullopt);  // no holes
+  slabs.erase(slabs.begin(), slabs.begin() + 2);
+  slabs.erase(slabs.begin() + 2, slabs.begin() + 4);  // owners 3, 4, 7, 8 are left, two a chunk
+  const auto drain = tier->BeginDrain();
+  ASSERT_TRUE(drain.has_value());
+  EXPECT_EQ(drain->chunk, 1u);
+  EXPECT_EQ(drain->owners, std::vector<SlabOwner>({7, 8}));
+  EXPECT_FALSE(tier->BeginDrain().has_value());  // one at a time
+  const auto holes = tier->AllocateAll(Named("a"), {kMiB / 4, kMiB / 4}, SlabRoom::kHolesOnly);
+  PAGODA_ASSERT_OK(holes);
+  for (const Slab& slab : *holes) EXPECT_EQ(slab.chunk(), 0u);
+  EXPECT_THAT(tier->AllocateAll(Named("a"), {kMiB / 4}, SlabRoom::kHolesOnly),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  slabs.resize(2);
+  EXPECT_EQ(tier->usage().reserved_bytes, kMiB);
+  EXPECT_EQ(tier->drained_chunk_count(), 1);
+  tier->EndDrain();
+  PAGODA_EXPECT_OK(tier->CheckAccounting());
+}
+
+TEST(HostTierTest, AChunkThatCannotBeEmptiedIsNotPickedAgainAtOnce) {
+  const auto tier = MakeTier(4 * kMiB);
+  auto slabs = Quarters(*tier, 8);
+  slabs.erase(slabs.begin());
+  slabs.erase(slabs.begin() + 3, slabs.begin() + 6);  // owners 2, 3, 4 and 8
+  EXPECT_EQ(tier->BeginDrain()->chunk, 1u);
+  tier->EndDrain();
+  EXPECT_EQ(tier->BeginDrain()->chunk, 0u);
+  tier->EndDrain();
+  EXPECT_FALSE(tier->BeginDrain().has_value());  // both are stuck; from now all may be tried again
+  EXPECT_EQ(tier->BeginDrain()->chunk, 1u);
+  tier->EndDrain();
+  EXPECT_EQ(tier->BeginDrain()->chunk, 0u);
+  tier->EndDrain();
+  EXPECT_FALSE(tier->BeginDrain().has_value());
+  // What is staged or lingers cannot be moved.
+  tier->SetUse({&slabs.back(), 1}, SlabUse::kLingering, 0);
+  EXPECT_EQ(tier->BeginDrain()->chunk, 0u);
+}
+
+TEST(HostTierTest, AnAllocationIsNotRefusedForADrain) {
+  const auto tier = MakeTier(2 * kMiB);  // two chunks
+  auto slabs = Quarters(*tier, 5);
+  slabs.erase(slabs.begin());  // a hole in chunk 0, three in chunk 1
+  ASSERT_EQ(tier->BeginDrain()->chunk, 1u);
+  PAGODA_EXPECT_OK(tier->AllocateAll(Named("a"), {kMiB / 4, kMiB / 4, kMiB / 4, kMiB / 4}));
+}
+
 TEST(HostTierTest, RandomRunsCountExactly) {
   for (uint32_t seed = 1; seed <= 4; ++seed) {
     std::mt19937 rng(seed);

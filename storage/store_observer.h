@@ -16,14 +16,15 @@ enum class CommitOutcome : uint8_t { kStored = 0, kAlreadyStored = 1, kReplaced 
 constexpr int kCommitOutcomeCount = 3;
 
 enum class EvictionReason : uint8_t {
-  kWatermark = 0,  // the background loop keeps the tier below its start mark
-  kPressure = 1,   // someone needed memory at once
-  kRequest = 2,    // Evict or Remove
-  kIntegrity = 3,  // the bytes were broken
-  kSsdFailed = 4,  // the page could not be written to SSD
-  kOrphan = 5,     // found at start without its parent
+  kWatermark = 0,    // the background loop keeps the tier below its start mark
+  kPressure = 1,     // someone needed memory at once
+  kRequest = 2,      // Evict or Remove
+  kIntegrity = 3,    // the bytes were broken
+  kSsdFailed = 4,    // the page could not be written to SSD
+  kOrphan = 5,       // found at start without its parent
+  kNotAdmitted = 6,  // not worth a write to SSD, says the admission
 };
-constexpr int kEvictionReasonCount = 6;
+constexpr int kEvictionReasonCount = 7;
 
 enum class EvictionAction : uint8_t {
   kDrop = 0,    // gone from this tier, and the copy was the last one
@@ -41,8 +42,8 @@ enum class IntegrityKind : uint8_t {
 constexpr int kIntegrityKindCount = 5;
 
 constexpr absl::string_view EvictionReasonName(EvictionReason reason) {
-  constexpr absl::string_view kNames[] = {"watermark", "pressure",   "request",
-                                          "integrity", "ssd_failed", "orphan"};
+  constexpr absl::string_view kNames[] = {"watermark",  "pressure", "request",     "integrity",
+                                          "ssd_failed", "orphan",   "not_admitted"};
   return kNames[static_cast<int>(reason)];
 }
 constexpr absl::string_view EvictionActionName(EvictionAction action) {

@@ -16,10 +16,15 @@ namespace pagoda {
 
 struct TierStats {
   int64_t capacity_bytes = 0;
-  int64_t used_bytes = 0;      // host: live slabs, readers' and staged ones included; SSD: pages
-  int64_t reserved_bytes = 0;  // host: chunks taken by scopes; SSD: used_bytes
-  int64_t page_bytes = 0;      // of pages that can be looked up
-  int64_t pinned_bytes = 0;    // of pages that are pinned or leased
+  int64_t used_bytes = 0;       // host: live slabs, readers' and staged ones included; SSD: pages
+  int64_t reserved_bytes = 0;   // host: chunks taken by scopes; SSD: used_bytes
+  int64_t page_bytes = 0;       // of pages that can be looked up
+  int64_t pinned_bytes = 0;     // of pages that are pinned or leased
+  int64_t staged_bytes = 0;     // host: being pushed, loaded or encoded
+  int64_t lingering_bytes = 0;  // host: dropped or replaced, and still read
+  // used - page - staged - lingering bytes: 0, but while a change of SSD is on its way, or after
+  // one that the disk refused.
+  int64_t unaccounted_bytes = 0;
   int64_t page_count = 0;
   std::map<Precision, int64_t> pages_by_precision;
   bool present = false;
@@ -28,6 +33,16 @@ struct TierStats {
 struct ScopeStats {
   ScopeId scope;
   ScopeKind kind = ScopeKind::kPrivate;
+  int64_t page_count = 0;
+  int64_t host_bytes = 0;
+  int64_t ssd_bytes = 0;
+  int64_t host_used_bytes = 0;      // live slabs: host_bytes, staged and lingering ones
+  int64_t host_reserved_bytes = 0;  // chunks taken
+};
+
+// Of the pages that one tenant pushed, in whatever scope.
+struct PusherStats {
+  PusherId pusher;
   int64_t page_count = 0;
   int64_t host_bytes = 0;
   int64_t ssd_bytes = 0;
@@ -51,19 +66,22 @@ struct StoreCounters {
   int64_t loads_started = 0;
   int64_t loads_joined = 0;  // waited for a read that was under way already
   int64_t leases_expired = 0;
-  int64_t stage_refusals = 0;  // RESOURCE_EXHAUSTED answered to Stage
+  int64_t compacted_bytes = 0;   // moved in host memory to empty a chunk
+  int64_t compacted_chunks = 0;  // emptied that way
+  int64_t stage_refusals = 0;    // RESOURCE_EXHAUSTED answered to Stage
 };
 
 struct StoreStats {
   TierStats host;
   TierStats ssd;
   std::vector<ScopeStats> scopes;
+  std::vector<PusherStats> pushers;
   StoreCounters counters;
   int64_t page_count = 0;  // distinct pages in any tier
   int64_t lease_count = 0;
   int64_t leased_page_count = 0;
-  int64_t staged_bytes = 0;  // staged and not yet committed
-  int64_t staged_page_count = 0;
+  int64_t staged_page_count = 0;  // staged and not yet committed
+  int64_t directory_memory_bytes = 0;
   int64_t pinned_page_count = 0;  // by Pin, not by leases
   int64_t write_queue_count = 0;
   int64_t load_queue_count = 0;

@@ -26,6 +26,7 @@ absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(const TieredStore
   PAGODA_RETURN_IF_ERROR(options.Validate());
   std::unique_ptr<TieredStore> store(new TieredStore(options, clock, observer));
   PAGODA_ASSIGN_OR_RETURN(store->host_, HostTier::Create(options.host));
+  PAGODA_RETURN_IF_ERROR(store->SetPolicies(options.policies));
   if (!options.ssd.path.empty()) {
     PAGODA_ASSIGN_OR_RETURN(store->ssd_, SsdTier::Open(options.ssd));
     PAGODA_RETURN_IF_ERROR(store->Rebuild());
@@ -39,7 +40,9 @@ TieredStore::TieredStore(const TieredStoreOptions& options, const Clock& clock,
     : options_(options),
       clock_(clock),
       observer_(observer != nullptr ? observer : NoObserver()),
-      leases_(options.leases) {}
+      directory_(options.use_window),
+      leases_(options.leases),
+      move_budget_(options.compaction_bytes_per_second) {}
 
 TieredStore::~TieredStore() {
   {
@@ -86,7 +89,9 @@ void TieredStore::StartThreads() {
   if (ssd_ != nullptr) {
     writer_ = std::make_unique<WorkQueue>(/*thread_count=*/1, options_.write_queue_pages_max);
     loader_ = std::make_unique<WorkQueue>(options_.loader_threads, options_.load_queue_max);
-    writer_->PushAlways([this] { MakeSsdRoom(0); });  // the capacity may be smaller than it was
+    writer_->PushAlways([this] {
+      MakeSsdRoom(0, /*presser=*/nullptr);
+    });  // the capacity may be smaller than it was
   }
   demoter_ = std::thread([this] { DemotionLoop(); });
 }
@@ -116,6 +121,14 @@ void TieredStore::AnswerPendingLoads() {
 }
 
 void TieredStore::Finish(Aftermath& after) {
+#ifndef NDEBUG
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Status exact = CheckTotals();
+    if (!exact.ok()) LogError("accounting_broken", {{"error", exact.ToString()}});
+    PAGODA_CHECK(exact.ok());
+  }
+#endif
   after.pages.clear();
   for (const auto& event : after.events) event(*observer_);
   after.events.clear();
@@ -208,19 +221,11 @@ StoreStats TieredStore::Stats() {
     directory_.FillStats(stats);
     stats.counters = counters_;
     stats.lease_count = leases_.lease_count();
+    stats.directory_memory_bytes = directory_.memory_bytes();
+    FillTierStats(stats);
   }
-  const HostTierUsage host = host_->usage();
-  stats.host.present = true;
-  stats.host.capacity_bytes = host.capacity_bytes;
-  stats.host.used_bytes = host.used_bytes;
-  stats.host.reserved_bytes = host.reserved_bytes;
-  stats.staged_bytes = staged_->bytes.load(std::memory_order_relaxed);
-  stats.staged_page_count = staged_->pages.load(std::memory_order_relaxed);
+  stats.staged_page_count = staged_page_count_->load(std::memory_order_relaxed);
   if (ssd_ == nullptr) return stats;
-  stats.ssd.present = true;
-  stats.ssd.capacity_bytes = ssd_->capacity_bytes();
-  stats.ssd.used_bytes = ssd_->used_bytes();
-  stats.ssd.reserved_bytes = stats.ssd.used_bytes;
   stats.write_queue_count = writer_->waiting_count();
   stats.load_queue_count = loader_->waiting_count();
   stats.unflushed_count = ssd_->unflushed_count();

@@ -39,6 +39,7 @@
 #include "storage/host_page.h"
 #include "storage/host_tier.h"
 #include "storage/lease_table.h"
+#include "storage/policy/compaction.h"
 #include "storage/ssd_tier.h"
 #include "storage/store_observer.h"
 #include "storage/store_stats.h"
@@ -127,8 +128,9 @@ class TieredStore {
   absl::Status ReplaceEncoding(const HostPagePtr& expected, StagedPage page)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Copies a page to SSD in the background; it then lives in both. OK when it is there already,
-  // or when there is no SSD (nothing to do). RESOURCE_EXHAUSTED when the queue is full.
+  // Copies a page to SSD in the background; it then lives in both. OK when there is nothing to do:
+  // it is there already, there is no SSD, or its admission is not "always" and will decide when the
+  // page leaves host memory. RESOURCE_EXHAUSTED when the queue is full.
   absl::Status PersistAsync(const RecordKey& key, const ScopeId& scope) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- Reading -----------------------------------------------------------------------------
@@ -177,9 +179,22 @@ class TieredStore {
   // The same for every page that matches. Pinned pages too: who asks means it.
   EvictResult Evict(const PageFilter& filter) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Takes effect at once. A tier whose eviction policy changes keeps the order of last use; that
+  // takes O(n log n) under the lock, n pages: about a second for two million.
+  // INVALID_ARGUMENT as StorePolicies::Validate; nothing was changed.
+  absl::Status SetPolicies(const StorePolicies& policies) ABSL_LOCKS_EXCLUDED(mutex_);
+  StorePolicies policies() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Shares of a query's attention that fell on the pages; keys that are not stored are ignored.
+  void ReportAttention(const ScopeId& scope, absl::Span<const RecordKey> keys,
+                       absl::Span<const double> masses) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Calls back for every page, in no order, from a copy: the store is not locked meanwhile.
   void ForEachPage(absl::FunctionRef<void(const PageInfo&)> callback) ABSL_LOCKS_EXCLUDED(mutex_);
   StoreStats Stats() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Counts everything again: slabs against the host tier's sums, those against the directory's and
+  // each scope's, those against every entry; SSD likewise, when no change of it is on its way.
+  // INTERNAL says what differs. Cost: O(slabs + entries) under the lock.
+  absl::Status CheckAccounting() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Waits until everything queued for SSD is written and flushed to the disk. Blocks.
   absl::Status Flush() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -200,10 +215,6 @@ class TieredStore {
     std::vector<std::function<void(StoreObserver&)>> events;
     int64_t freed_bytes = 0;
   };
-  struct StagedSums {
-    std::atomic<int64_t> bytes{0};  // relaxed: counts for display
-    std::atomic<int64_t> pages{0};
-  };
   struct Source;  // what a load needs to know of its page
 
   TieredStore(const TieredStoreOptions& options, const Clock& clock, StoreObserver* observer);
@@ -212,6 +223,30 @@ class TieredStore {
   void StopThreads() ABSL_LOCKS_EXCLUDED(mutex_);
   void AnswerPendingLoads() ABSL_LOCKS_EXCLUDED(mutex_);
   void Finish(Aftermath& after) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // tiered_store_policies.cc
+  policy::Watermarks host_marks() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What holds back a pick of victims that begins now: floors and hot pages.
+  policy::EvictionGuard GuardOf(TierKind tier, const ScopeId* presser) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  policy::VictimCandidate CandidateOf(TierKind tier, EntryId id) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a page that leaves host memory is written to SSD: asked once, for the answer is
+  // remembered.
+  bool Admitted(EntryId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool WorthWritingEarly(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // tiered_store_accounting.cc
+  // The sums against one another, in debug builds after every change. Cost: O(scopes).
+  void FillTierStats(StoreStats& stats) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckTotals() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // tiered_store_compact.cc
+  // Empties the sparsest chunk of host memory, if it can. Returns the bytes moved.
+  int64_t CompactOneChunk() ABSL_LOCKS_EXCLUDED(mutex_);
+  void CompactIfFragmented() ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t MovePage(EntryId id, uint32_t chunk, Aftermath& after) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool MayMove(EntryId id, long references) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // tiered_store_write.cc
   absl::StatusOr<StagedPage> StageWithRoom(PageHeader header) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -224,7 +259,7 @@ class TieredStore {
   void WritePage(const RecordKey& key, uint64_t incarnation) ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishWrite(EntryId id, const HostPagePtr& page, const absl::Status& status,
                    Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void MakeSsdRoom(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void MakeSsdRoom(int64_t bytes, const ScopeId* presser) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // tiered_store_read.cc
   void RunLoad(const RecordKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -242,8 +277,9 @@ class TieredStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // tiered_store_evict.cc
-  // Drops clean pages from host memory, at least `bytes` if there are. Returns what was freed.
-  int64_t MakeRoom(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Drops clean pages from host memory, at least `bytes` if there are, for a page of that scope.
+  // Returns what was freed.
+  int64_t MakeRoom(int64_t bytes, const ScopeId& presser) ABSL_LOCKS_EXCLUDED(mutex_);
   void DemotionLoop() ABSL_LOCKS_EXCLUDED(mutex_);
   void DemoteHost(Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayLeaveHost(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -269,7 +305,8 @@ class TieredStore {
   std::unique_ptr<SsdTier> ssd_;  // null without SSD
 
   // Synchronised by themselves.
-  const std::shared_ptr<StagedSums> staged_ = std::make_shared<StagedSums>();
+  const std::shared_ptr<std::atomic<int64_t>> staged_page_count_ =  // relaxed: for display
+      std::make_shared<std::atomic<int64_t>>(0);
   std::unique_ptr<WorkQueue> writer_;  // one thread: the changes of one key stay in order
   std::unique_ptr<WorkQueue> loader_;
 
@@ -277,16 +314,21 @@ class TieredStore {
   mutable absl::Mutex mutex_;
   Directory directory_ ABSL_GUARDED_BY(mutex_);
   LeaseTable leases_ ABSL_GUARDED_BY(mutex_);
+  StorePolicies policies_ ABSL_GUARDED_BY(mutex_);
+  policy::SsdAdmission admission_ ABSL_GUARDED_BY(mutex_);
   StoreCounters counters_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<RecordKey, std::vector<LoadCallback>> loads_ ABSL_GUARDED_BY(mutex_);
   // Pages that leave host memory once they are written, and how many bytes that will free.
   absl::flat_hash_map<EntryId, int64_t> demoting_ ABSL_GUARDED_BY(mutex_);
   int64_t demoting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t ssd_changes_ ABSL_GUARDED_BY(mutex_) = 0;     // on their way to the SSD
+  bool ssd_refused_ ABSL_GUARDED_BY(mutex_) = false;    // a change failed: what is there is unknown
   int64_t pressure_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // asked by Stage in vain
   bool demotion_asked_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;   // new work is refused
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;  // the demotion thread ends
 
+  policy::MoveBudget move_budget_;  // of the demotion thread alone
   std::thread demoter_;
 };
 

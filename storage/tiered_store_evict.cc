@@ -33,7 +33,7 @@ void TieredStore::DropHost(EntryId id, EvictionReason reason, Aftermath& after) 
 }
 
 void TieredStore::DropSsd(EntryId id, EvictionReason reason, Aftermath& after) {
-  const int64_t bytes = directory_.at(id).ssd.bytes;
+  const int64_t bytes = directory_.at(id).ssd_bytes();
   directory_.DropSsd(id);
   ++counters_.evictions[static_cast<int>(TierKind::kSsd)][static_cast<int>(reason)]
                        [static_cast<int>(EvictionAction::kDrop)];
@@ -53,16 +53,19 @@ void TieredStore::DropEntry(EntryId id, EvictionReason reason, Aftermath& after)
 
 void TieredStore::DeleteOnSsdLater(const RecordKey& key) {
   // Behind every write of this key that is queued. Not refused: a deletion holds no page.
+  ++ssd_changes_;
   writer_->PushAlways([this, key] {
+    bool written_again;
     {
       absl::MutexLock lock(&mutex_);
       const EntryId id = directory_.Find(key);
-      if (id != kNoEntry && directory_.at(id).on_ssd()) return;  // written again since
+      written_again = id != kNoEntry && directory_.at(id).on_ssd();
     }
-    const absl::Status status = ssd_->Delete(key);
-    if (status.ok()) return;
+    const absl::Status status = written_again ? absl::OkStatus() : ssd_->Delete(key);
     absl::MutexLock lock(&mutex_);
-    ++counters_.ssd_write_errors;
+    --ssd_changes_;
+    ssd_refused_ |= !status.ok();
+    if (!status.ok()) ++counters_.ssd_write_errors;
   });
 }
 
@@ -86,14 +89,16 @@ bool TieredStore::NeedsWriting(EntryId id) const {
   return ssd_ != nullptr && entry.dirty && !entry.quarantined;
 }
 
-int64_t TieredStore::MakeRoom(int64_t bytes) {
+int64_t TieredStore::MakeRoom(int64_t bytes, const ScopeId& presser) {
   Aftermath after;
   {
     absl::MutexLock lock(&mutex_);
+    policy::EvictionGuard guard = GuardOf(TierKind::kHost, &presser);
     const std::vector<EntryId> victims =
-        directory_.host_policy().PickVictims(bytes, [this](EntryId id) {
+        directory_.host_policy().PickVictims(bytes, [&](EntryId id) {
           mutex_.AssertHeld();
-          return MayLeaveHost(id) && !NeedsWriting(id);
+          return MayLeaveHost(id) && !NeedsWriting(id) &&
+                 guard.MayTake(CandidateOf(TierKind::kHost, id));
         });
     for (const EntryId id : victims) DropHost(id, EvictionReason::kPressure, after);
   }
@@ -117,24 +122,27 @@ void TieredStore::DemotionLoop() {
     }
     Finish(after);
     ExpireLeases();
+    CompactIfFragmented();
   }
 }
 
 void TieredStore::DemoteHost(Aftermath& after) {
   const HostTierUsage usage = host_->usage();
-  const policy::Watermarks& marks = options_.host_marks;
+  const policy::Watermarks& marks = policies_.host.marks;
   const int64_t wanted_bytes =
       std::max(marks.ExcessBytes(usage.used_bytes, usage.capacity_bytes), pressure_bytes_);
   pressure_bytes_ = 0;
   const int64_t need_bytes = wanted_bytes - demoting_bytes_;
   if (need_bytes <= 0) return;
+  policy::EvictionGuard guard = GuardOf(TierKind::kHost, /*presser=*/nullptr);
   const std::vector<EntryId> victims =
-      directory_.host_policy().PickVictims(need_bytes, [this](EntryId id) {
+      directory_.host_policy().PickVictims(need_bytes, [&](EntryId id) {
         mutex_.AssertHeld();
         // A page that is not on SSD yet may leave too: it is written first.
         const DirectoryEntry& entry = directory_.at(id);
-        return MayLeaveHost(id) ||
-               (ssd_ != nullptr && entry.host.use_count() == 1 && !demoting_.contains(id));
+        const bool free = MayLeaveHost(id) || (ssd_ != nullptr && entry.host.use_count() == 1 &&
+                                               !demoting_.contains(id));
+        return free && guard.MayTake(CandidateOf(TierKind::kHost, id));
       });
   const bool beyond_hard = marks.ShortBytes(usage.used_bytes, 0, usage.capacity_bytes) > 0;
   for (const EntryId id : victims) {
@@ -145,6 +153,10 @@ void TieredStore::DemoteHost(Aftermath& after) {
           (entry.on_ssd() || entry.child_count == 0)) {
         DropHost(id, EvictionReason::kWatermark, after);
       }
+      continue;
+    }
+    if (!Admitted(id)) {
+      DropHost(id, EvictionReason::kNotAdmitted, after);
       continue;
     }
     if (QueueWrite(id)) {
@@ -242,7 +254,7 @@ EvictResult TieredStore::DropAll(absl::Span<const EntryId> ids, const PageFilter
       if (entry.locked() || followed) continue;
     }
     const int64_t host_bytes = host ? entry.host->bytes() : 0;
-    const int64_t ssd_bytes = ssd ? entry.ssd.bytes : 0;
+    const int64_t ssd_bytes = ssd ? entry.ssd_bytes() : 0;
     if (host && ssd) {
       DropEntry(id, EvictionReason::kRequest, after);
     } else if (host) {

@@ -8,8 +8,8 @@ namespace pagoda {
 absl::Status TieredStoreOptions::Validate() const {
   PAGODA_RETURN_IF_ERROR(host.Validate());
   if (!ssd.path.empty()) PAGODA_RETURN_IF_ERROR(ssd.Validate());
-  PAGODA_RETURN_IF_ERROR(host_marks.Validate());
-  PAGODA_RETURN_IF_ERROR(ssd_marks.Validate());
+  PAGODA_RETURN_IF_ERROR(
+      policies.Validate(host.capacity_bytes, ssd.path.empty() ? 0 : ssd.capacity_bytes));
   const auto positive = [](absl::string_view name, int64_t value) -> absl::Status {
     if (value > 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
@@ -20,8 +20,10 @@ absl::Status TieredStoreOptions::Validate() const {
         positive("leases_max", leases.leases_max),
         positive("pages_per_lease_max", leases.pages_per_lease_max),
         positive("lease_ttl_max", absl::ToInt64Milliseconds(lease_ttl_max)),
+        positive("use_window", absl::ToInt64Seconds(use_window)),
         positive("loader_threads", loader_threads), positive("load_queue_max", load_queue_max),
         positive("write_queue_pages_max", write_queue_pages_max),
+        positive("compaction_bytes_per_second", compaction_bytes_per_second),
         positive("demotion_period", absl::ToInt64Milliseconds(demotion_period))}) {
     if (!status.ok()) return status;
   }

@@ -7,17 +7,17 @@
 #include "absl/time/time.h"
 #include "storage/host_tier.h"
 #include "storage/lease_table.h"
-#include "storage/policy/watermarks.h"
 #include "storage/ssd_options.h"
+#include "storage/store_policies.h"
 
 namespace pagoda {
 
 struct TieredStoreOptions {
   // Behaviour.
   HostTierOptions host;
-  SsdOptions ssd;  // an empty path: no SSD, everything lives in host memory only
-  policy::Watermarks host_marks;
-  policy::Watermarks ssd_marks;
+  SsdOptions ssd;          // an empty path: no SSD, everything lives in host memory only
+  StorePolicies policies;  // may be changed later
+  absl::Duration use_window = absl::Minutes(1);  // of the use counts: policy/use_count.h
   LeaseTable::Options leases;
   absl::Duration lease_ttl_max = absl::Minutes(10);  // longer terms are cut to this
 
@@ -25,6 +25,7 @@ struct TieredStoreOptions {
   int32_t loader_threads = 2;      // one reader reaches about half of a disk; see storage/README.md
   int64_t load_queue_max = 65536;  // loads waiting; beyond, LoadAsync refuses
   int64_t write_queue_pages_max = 1024;  // pages waiting for SSD; beyond, PersistAsync refuses
+  int64_t compaction_bytes_per_second = int64_t{256} << 20;  // moved in host memory at most
   absl::Duration demotion_period = absl::Milliseconds(100);  // also how late a lease may expire
 
   absl::Status Validate() const;

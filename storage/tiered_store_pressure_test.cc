@@ -161,8 +161,10 @@ TEST_F(TieredStorePressureTest, RefusesBadOptionsByName) {
   };
   const auto kInvalid = StatusCode::kInvalidArgument;
   EXPECT_THAT(with([](auto& o) { o.host.capacity_bytes = 1; }), StatusIs(kInvalid, "capacity"));
-  EXPECT_THAT(with([](auto& o) { o.host_marks.stop = 0.9; }), StatusIs(kInvalid, "watermarks"));
-  EXPECT_THAT(with([](auto& o) { o.ssd_marks.hard = 2; }), StatusIs(kInvalid, "watermarks"));
+  EXPECT_THAT(with([](auto& o) { o.policies.host.marks.stop = 0.9; }),
+              StatusIs(kInvalid, "watermarks"));
+  EXPECT_THAT(with([](auto& o) { o.policies.ssd.marks.hard = 2; }),
+              StatusIs(kInvalid, "watermarks"));
   EXPECT_THAT(with([](auto& o) { o.loader_threads = 0; }), StatusIs(kInvalid, "loader_threads"));
   EXPECT_THAT(with([](auto& o) { o.write_queue_pages_max = 0; }),
               StatusIs(kInvalid, "write_queue_pages_max"));

@@ -35,13 +35,13 @@ absl::StatusOr<LookupAnswer> TieredStore::LookupPrefix(const LookupQuery& query)
       if (id == kNoEntry || directory_.at(id).quarantined) break;
       if (query.identity.has_value() && directory_.identity_of(id) != *query.identity) break;
       const DirectoryEntry& entry = directory_.at(id);
-      const CopyInfo copy = entry.best();
+      const CopyInfo copy = directory_.best_copy_of(id);
       if (copy.precision < query.precision_min || copy.fidelity < query.fidelity_min) break;
       const bool ready = entry.host != nullptr;
       answer.pages.push_back({ready ? TierKind::kHost : TierKind::kSsd,
                               ready ? PageState::kReady : PageState::kLoading, copy.precision,
                               copy.fidelity, copy.planes, copy.bytes, entry.base_position,
-                              entry.page_tokens});
+                              directory_.traits_of(id).page_tokens});
       ids.push_back(id);
     }
     if (query.touch) {

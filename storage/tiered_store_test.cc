@@ -39,11 +39,11 @@ TEST_F(TieredStoreTest, NothingIsVisibleBeforeCommitAndAbandonedPagesVanish) {
   {
     const StagedPage staged = Staged(TestRoot(1));
     EXPECT_EQ(Get(TestRoot(1)), nullptr);
-    EXPECT_EQ(store_->Stats().staged_bytes, staged.bytes());
+    EXPECT_EQ(store_->Stats().host.staged_bytes, staged.bytes());
     EXPECT_EQ(store_->Stats().staged_page_count, 1);
     ExpectExact();
   }
-  EXPECT_EQ(store_->Stats().staged_bytes, 0);
+  EXPECT_EQ(store_->Stats().host.staged_bytes, 0);
   EXPECT_EQ(store_->Stats().host.used_bytes, 0);
 }
 
@@ -264,6 +264,7 @@ TEST_F(TieredStoreTest, RandomRunsStayExact) {
           page.fidelity = rng() % 2 == 0 ? Precision::kRaw16 : Precision::kQ8;
           Push(page).IgnoreError();
       }
+      PAGODA_ASSERT_OK(store_->CheckAccounting()) << "seed " << seed << " step " << step;
       if (step % 100 == 0) {
         store_->ReleaseSession("s");
         ExpectExact();

@@ -11,6 +11,7 @@ namespace {
 // Each try asks for twice as much room as the one before: slabs of other sizes may fill the chunks,
 // and only an empty chunk can take a new size.
 constexpr int kRoomTriesMax = 8;
+constexpr int kCompactionsMax = 4;  // chunks that one page may have emptied for itself
 
 bool SamePage(const PageHeader& a, const PageHeader& b) {
   return a.record == b.record && a.identity == b.identity && a.parent == b.parent &&
@@ -36,14 +37,11 @@ absl::StatusOr<StagedPage> TieredStore::Stage(const ScopeId& scope, PageHeader h
     if (page.status().code() == absl::StatusCode::kResourceExhausted) ++counters_.stage_refusals;
     return page.status();
   }
-  const int64_t bytes = page->bytes();
-  staged_->bytes.fetch_add(bytes, std::memory_order_relaxed);
-  staged_->pages.fetch_add(1, std::memory_order_relaxed);
-  page->AttachTicket(
-      std::shared_ptr<const void>(staged_.get(), [sums = staged_, bytes](const void*) {
-        sums->bytes.fetch_sub(bytes, std::memory_order_relaxed);
-        sums->pages.fetch_sub(1, std::memory_order_relaxed);
-      }));
+  staged_page_count_->fetch_add(1, std::memory_order_relaxed);
+  page->AttachTicket(std::shared_ptr<const void>(staged_page_count_.get(),
+                                                 [count = staged_page_count_](const void*) {
+                                                   count->fetch_sub(1, std::memory_order_relaxed);
+                                                 }));
   return page;
 }
 
@@ -51,27 +49,36 @@ absl::StatusOr<StagedPage> TieredStore::StageWithRoom(PageHeader header) {
   const int64_t asked_bytes = header.stored_bytes();
   absl::Status refused;
   int64_t room_bytes = asked_bytes;
+  int compactions = 0;
+  const policy::Watermarks marks = host_marks();
   for (int i = 0; i < kRoomTriesMax; ++i, room_bytes *= 2) {
     const HostTierUsage usage = host_->usage();
     const int64_t short_bytes =
-        options_.host_marks.ShortBytes(usage.used_bytes, asked_bytes, usage.capacity_bytes);
+        marks.ShortBytes(usage.used_bytes, asked_bytes, usage.capacity_bytes);
     if (short_bytes == 0) {
       auto page = StagedPage::Create(host_, header);
       if (page.ok() || page.status().code() != absl::StatusCode::kResourceExhausted) {
-        if (options_.host_marks.ExcessBytes(usage.used_bytes + asked_bytes, usage.capacity_bytes) >
-            0) {
+        if (marks.ExcessBytes(usage.used_bytes + asked_bytes, usage.capacity_bytes) > 0) {
           absl::MutexLock lock(&mutex_);
           demotion_asked_ = true;
         }
         return page;
       }
       refused = page.status();
+      // There is room, in holes: rather move pages than drop them.
+      bool emptied = false;
+      while (!emptied && compactions++ < kCompactionsMax) {
+        const int64_t drained = host_->drained_chunk_count();
+        if (CompactOneChunk() == 0) break;
+        emptied = host_->drained_chunk_count() > drained;
+      }
+      if (emptied) continue;
     } else {
-      refused = absl::ResourceExhaustedError(absl::StrFormat(
-          "host tier: asked %d bytes, %d used of %d, refused beyond %g of it", asked_bytes,
-          usage.used_bytes, usage.capacity_bytes, options_.host_marks.hard));
+      refused = absl::ResourceExhaustedError(
+          absl::StrFormat("host tier: asked %d bytes, %d used of %d, refused beyond %g of it",
+                          asked_bytes, usage.used_bytes, usage.capacity_bytes, marks.hard));
     }
-    if (MakeRoom(std::max(short_bytes, room_bytes)) == 0) break;
+    if (MakeRoom(std::max(short_bytes, room_bytes), header.scope) == 0) break;
   }
   absl::MutexLock lock(&mutex_);
   pressure_bytes_ = std::max(pressure_bytes_, 2 * asked_bytes);
@@ -151,9 +158,10 @@ absl::StatusOr<CommitOutcome> TieredStore::Place(const HostPagePtr& page,
     PAGODA_RETURN_IF_ERROR(directory_.AddHost(page, now).status());
     return CommitOutcome::kReplaced;
   }
-  const CopyInfo stored = entry.best();
-  if (header.fidelity == stored.fidelity && header.backend_tag == entry.backend_tag &&
-      HeadOf(header.content_hash) != entry.content_hash) {
+  const CopyInfo stored = directory_.best_copy_of(id);
+  if (header.fidelity == stored.fidelity &&
+      header.backend_tag == directory_.traits_of(id).backend_tag &&
+      !directory_.MayBeContent(id, header.content_hash)) {
     // Equal arithmetic should give equal bytes; a difference is worth a look, not an error.
     ++counters_.content_mismatches;
     CountIntegrity(TierKind::kHost, IntegrityKind::kContent, after);
@@ -198,7 +206,8 @@ absl::Status TieredStore::PersistAsync(const RecordKey& key, const ScopeId& scop
     const EntryId id = directory_.Find(key, scope);
     if (id == kNoEntry) return absl::NotFoundError("page: not stored");
     if (directory_.at(id).quarantined) return absl::NotFoundError("page: quarantined");
-    if (!directory_.at(id).dirty || QueueWrite(id)) return absl::OkStatus();
+    if (!directory_.at(id).dirty || !WorthWritingEarly(id)) return absl::OkStatus();
+    if (QueueWrite(id)) return absl::OkStatus();
   }
   observer_->OnWriteQueueFull();
   return absl::ResourceExhaustedError(absl::StrFormat(
@@ -229,15 +238,16 @@ void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
       directory_.SetQueued(id, false);
       return;
     }
+    ++ssd_changes_;
   }
-  MakeSsdRoom(page->bytes());
+  MakeSsdRoom(page->bytes(), &page->header().scope);
   SsdPageWrite write{DirectoryRecordOf(page->header()), page->header_bytes(), {}};
   for (size_t i = 0; i < page->segment_count(); ++i) write.segments.push_back(page->segment(i));
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
-    const int64_t short_bytes = options_.ssd_marks.ShortBytes(directory_.ssd_bytes(), page->bytes(),
-                                                              ssd_->capacity_bytes());
+    const int64_t short_bytes = policies_.ssd.marks.ShortBytes(
+        directory_.ssd_bytes(), page->bytes(), ssd_->capacity_bytes());
     if (short_bytes > 0) {
       status = absl::ResourceExhaustedError(
           absl::StrFormat("ssd: page of %d bytes is %d too large for what can be evicted",
@@ -253,6 +263,8 @@ void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
   });
   {
     absl::MutexLock lock(&mutex_);
+    --ssd_changes_;
+    ssd_refused_ |= !status.ok();
     if (status.ok()) {
       counters_.ssd_written_bytes += page->bytes();
     } else {
@@ -301,34 +313,44 @@ void TieredStore::FinishWrite(EntryId id, const HostPagePtr& page, const absl::S
   }
 }
 
-void TieredStore::MakeSsdRoom(int64_t bytes) {
+void TieredStore::MakeSsdRoom(int64_t bytes, const ScopeId* presser) {
   std::vector<RecordKey> deleted;
   Aftermath after;
   {
     absl::MutexLock lock(&mutex_);
     const int64_t used_bytes = directory_.ssd_bytes();
     const int64_t need_bytes =
-        std::max(options_.ssd_marks.ShortBytes(used_bytes, bytes, ssd_->capacity_bytes()),
-                 options_.ssd_marks.ExcessBytes(used_bytes + bytes, ssd_->capacity_bytes()));
+        std::max(policies_.ssd.marks.ShortBytes(used_bytes, bytes, ssd_->capacity_bytes()),
+                 policies_.ssd.marks.ExcessBytes(used_bytes + bytes, ssd_->capacity_bytes()));
     if (need_bytes == 0) return;
+    policy::EvictionGuard guard = GuardOf(TierKind::kSsd, presser);
     const std::vector<EntryId> victims =
-        directory_.ssd_policy().PickVictims(need_bytes, [this](EntryId id) {
+        directory_.ssd_policy().PickVictims(need_bytes, [&](EntryId id) {
           mutex_.AssertHeld();
           const DirectoryEntry& entry = directory_.at(id);
           if (loads_.contains(entry.record)) return false;
           // The last copy goes only when no page that follows it is elsewhere.
-          return entry.host != nullptr ||
-                 entry.child_count == directory_.ssd_policy().child_count(id);
+          const bool free =
+              entry.host != nullptr || entry.child_count == directory_.ssd_policy().child_count(id);
+          return free && guard.MayTake(CandidateOf(TierKind::kSsd, id));
         });
     for (const EntryId id : victims) {
       deleted.push_back(directory_.at(id).record);
       DropSsd(id, EvictionReason::kWatermark, after);
     }
+    ++ssd_changes_;
   }
   // On the writer's thread, so in order with every other change of these keys.
+  bool refused = false;
   for (const RecordKey& key : deleted) {
     const absl::Status status = ssd_->Delete(key);
     if (!status.ok()) LogWarning("ssd_delete_failed", {{"error", status.ToString()}});
+    refused |= !status.ok();
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    --ssd_changes_;
+    ssd_refused_ |= refused;
   }
   Finish(after);
 }

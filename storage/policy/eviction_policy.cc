@@ -12,7 +12,7 @@ void EvictionPolicy::Insert(const NewEntry& entry) {
   PAGODA_CHECK(entry.id != kNoEntry);
   PAGODA_CHECK(entry.id != entry.parent);
   const EntryId last = std::max(entry.id, entry.parent);
-  if (nodes_.size() <= last) nodes_.resize(size_t{last} + 1);
+  nodes_.Resize(size_t{last} + 1);
   Node& node = nodes_[entry.id];
   PAGODA_CHECK(!node.resident);
   node.resident = true;

@@ -18,6 +18,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
+#include "storage/base/block_vector.h"
 
 namespace pagoda::policy {
 
@@ -73,6 +74,8 @@ class EvictionPolicy {
   int64_t bytes() const { return bytes_; }
   int64_t locked_bytes() const { return locked_bytes_; }
   int64_t capacity_bytes() const { return capacity_bytes_; }
+  // What the policy itself takes; an override adds its own.
+  virtual int64_t memory_bytes() const { return nodes_.memory_bytes(); }
 
  protected:
   // ---- What a derived class does with the events, after the books are right -------------------
@@ -117,7 +120,7 @@ class EvictionPolicy {
   static_assert(sizeof(Node) == 24);
 
   const bool leaves_only_;
-  std::vector<Node> nodes_;
+  BlockVector<Node> nodes_;
   int64_t entry_count_ = 0;
   int64_t bytes_ = 0;
   int64_t locked_bytes_ = 0;

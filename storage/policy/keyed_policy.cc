@@ -16,7 +16,7 @@ void KeyedPolicy::KeysChanged() {
 void KeyedPolicy::ForEachEvictable(absl::FunctionRef<void(EntryId)> visit) {
   OfferAgain();
   Clean();
-  for (const Candidate& candidate : heap_.candidates()) visit(candidate.id);
+  for (const Candidate& candidate : heap_.candidates()) visit(candidate.id());
 }
 
 void KeyedPolicy::OfferAgain() {
@@ -27,14 +27,14 @@ void KeyedPolicy::OfferAgain() {
 EntryId KeyedPolicy::NextVictim() {
   while (!heap_.empty()) {
     const Candidate candidate = heap_.Pop();
-    const EntryId id = candidate.id;
+    const EntryId id = candidate.id();
     if (!MayGo(id)) {
       set_queued(id, false);  // offered again when it may
       continue;
     }
     const uint64_t key = KeyOf(id);
-    if (candidate.key > key) continue;  // it stood before this one too, under its lowered key
-    if (candidate.key < key) {
+    if (candidate.key() > key) continue;  // it stood before this one too, under its lowered key
+    if (candidate.key() < key) {
       Push(id);
       continue;
     }
@@ -57,6 +57,11 @@ void KeyedPolicy::Clean() {
     set_queued(id, false);
     return std::nullopt;
   });
+}
+
+int64_t KeyedPolicy::memory_bytes() const {
+  return EvictionPolicy::memory_bytes() + heap_.memory_bytes() +
+         static_cast<int64_t>(offered_.capacity() * sizeof(EntryId));
 }
 
 }  // namespace pagoda::policy

@@ -6,7 +6,7 @@
 // those of recency and frequency do, costs nothing until its entry's turn comes.
 //
 // Cost       Insert, Touch, Remove: O(1) or O(log n); PickVictims: amortised O(victims * log n);
-//            16 to 32 bytes an evictable entry besides the base's 24
+//            12 to 28 bytes an evictable entry besides the base's 24
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ namespace pagoda::policy {
 class KeyedPolicy : public EvictionPolicy {
  public:
   using EvictionPolicy::EvictionPolicy;
+  int64_t memory_bytes() const override;
 
  protected:
   // Called for evictable entries only, when they are queued and when their turn comes.

@@ -58,8 +58,8 @@ void S3FifoPolicy::OnPicked(EntryId id) {
 EntryId S3FifoPolicy::NextVictim() {
   while (!small_.empty() || !main_.empty()) {
     const Candidate candidate = TakeFromSmall() ? small_.Pop() : main_.Pop();
-    const EntryId id = candidate.id;
-    if (!queued(id) || candidate.key != word(id) >> kPlaceShift) continue;  // gone, or moved
+    const EntryId id = candidate.id();
+    if (!queued(id) || candidate.key() != word(id) >> kPlaceShift) continue;  // gone, or moved
     set_queued(id, false);
     const uint64_t use_count = word(id) & kUseMask;
     const bool in_main = (word(id) & kInMain) != 0;

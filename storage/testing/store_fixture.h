@@ -95,6 +95,7 @@ class StoreTest : public ::testing::Test {
   // Everything that can be counted twice agrees.
   void ExpectExact() {
     PAGODA_EXPECT_OK(store_->Flush());
+    PAGODA_EXPECT_OK(store_->CheckAccounting());
     const StoreStats stats = store_->Stats();
     int64_t host = 0;
     int64_t ssd = 0;
@@ -105,7 +106,7 @@ class StoreTest : public ::testing::Test {
       ++count;
     });
     EXPECT_EQ(stats.host.page_bytes, host);
-    EXPECT_EQ(stats.host.used_bytes, host + stats.staged_bytes);
+    EXPECT_EQ(stats.host.used_bytes, host + stats.host.staged_bytes + stats.host.lingering_bytes);
     EXPECT_EQ(stats.ssd.page_bytes, ssd);
     EXPECT_EQ(stats.ssd.used_bytes, ssd);
     EXPECT_EQ(stats.page_count, count);
