@@ -122,9 +122,7 @@ TEST_F(GoldenTraceTest, Synthetic) { ExpectMooncakeGoldens("synthetic"); }
 
 TEST_F(GoldenTraceTest, Agents) { ExpectAgenticRatios("agentic_first100_stats.txt", 100); }
 
-TEST_F(GoldenTraceTest, AllAgents) {
-  ExpectAgenticRatios("agentic_all_stats.txt", INT64_MAX);
-}
+TEST_F(GoldenTraceTest, AllAgents) { ExpectAgenticRatios("agentic_all_stats.txt", INT64_MAX); }
 
 }  // namespace
 }  // namespace pagoda::replay
