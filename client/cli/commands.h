@@ -20,5 +20,6 @@ void AddFlushCommand(CommandLine& commands);
 void AddDemoCommand(CommandLine& commands);
 void AddBenchCommand(CommandLine& commands);
 void AddEvalCommand(CommandLine& commands);
+void AddReplayCommand(CommandLine& commands);
 
 }  // namespace pagoda::cli

@@ -72,11 +72,7 @@ absl::Status CheckJsonPath(const JsonOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status WriteJson(const JsonOptions& options, const Json& value) {
-  const std::string& path = options.path;
-  if (path.empty()) return absl::OkStatus();
-  // Names of models and files come from outside and may hold any bytes.
-  const std::string text = value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+absl::Status WriteOutput(const std::string& path, const std::string& text) {
   if (path == "-") {
     const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
     return written && std::fflush(stdout) == 0 ? absl::OkStatus() : CannotWrite(path, errno);
@@ -96,6 +92,13 @@ absl::Status WriteJson(const JsonOptions& options, const Json& value) {
     return CannotWrite(path, error);
   }
   return absl::OkStatus();
+}
+
+absl::Status WriteJson(const JsonOptions& options, const Json& value) {
+  if (options.path.empty()) return absl::OkStatus();
+  // Names of models and files come from outside and may hold any bytes.
+  return WriteOutput(options.path,
+                     value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace pagoda::cli

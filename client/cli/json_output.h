@@ -29,6 +29,9 @@ void PrintText(const JsonOptions& options, absl::string_view text);
 // Fails early when the path cannot be written, before minutes of work are lost.
 absl::Status CheckJsonPath(const JsonOptions& options);
 
+// Any text into a file, replaced as a whole; "-" is stdout.
+absl::Status WriteOutput(const std::string& path, const std::string& text);
+
 // Does nothing without a path.
 absl::Status WriteJson(const JsonOptions& options, const Json& value);
 

@@ -26,5 +26,6 @@ int main(int argc, char** argv) {
   pagoda::cli::AddFlushCommand(commands);
   pagoda::cli::AddBenchCommand(commands);
   pagoda::cli::AddEvalCommand(commands);
+  pagoda::cli::AddReplayCommand(commands);
   return commands.Main(argc, argv);
 }

@@ -5,7 +5,11 @@
 namespace pagoda::policy {
 
 void KeyedPolicy::KeyLowered(EntryId id) {
-  if (MayGo(id)) Push(id);
+  if (MayGo(id)) {
+    Push(id);
+  } else {
+    set_queued(id, false);  // where it stands is too late: it is offered anew when it may go
+  }
 }
 
 void KeyedPolicy::KeysChanged() {
