@@ -20,7 +20,7 @@ enum class EvictionReason : uint8_t {
   kPressure = 1,   // someone needed memory at once
   kRequest = 2,    // Evict or Remove
   kIntegrity = 3,  // the bytes were broken
-  kSsdFailed = 4,  // the page could not be written to SSD
+  kSsdFailed = 4,  // the page could not be written to SSD, or not kept there
   kOrphan = 5,     // found at start without its parent
 };
 constexpr int kEvictionReasonCount = 6;
@@ -37,8 +37,10 @@ enum class IntegrityKind : uint8_t {
   kRecord = 2,   // directory record
   kMissing = 3,  // a record without its bytes
   kContent = 4,  // equal recipe and backend, other content: counted, not an error
+  kUnreadable = 5,  // the disk cannot read the bytes (EIO)
+  kUnsynced = 6,    // the disk failed to keep what was written (fsync)
 };
-constexpr int kIntegrityKindCount = 5;
+constexpr int kIntegrityKindCount = 7;
 
 constexpr absl::string_view EvictionReasonName(EvictionReason reason) {
   constexpr absl::string_view kNames[] = {"watermark", "pressure",   "request",
@@ -53,7 +55,8 @@ constexpr absl::string_view CommitOutcomeName(CommitOutcome outcome) {
   return kNames[static_cast<int>(outcome)];
 }
 constexpr absl::string_view IntegrityKindName(IntegrityKind kind) {
-  constexpr absl::string_view kNames[] = {"header", "segment", "record", "missing", "content"};
+  constexpr absl::string_view kNames[] = {"header",  "segment",    "record",  "missing",
+                                          "content", "unreadable", "unsynced"};
   return kNames[static_cast<int>(kind)];
 }
 

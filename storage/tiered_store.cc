@@ -66,8 +66,13 @@ absl::Status TieredStore::Rebuild() {
       orphans.push_back(directory_.at(id).record);
       DropSsd(id, EvictionReason::kOrphan, after);
     }
-    for (size_t i = 0; i < damaged.size(); ++i) {
+    const SsdOpenDamage& dropped = ssd_->open_damage();
+    const auto damaged_count = static_cast<int64_t>(damaged.size());
+    for (int64_t i = 0; i < damaged_count + dropped.overlapping_count; ++i) {
       CountIntegrity(TierKind::kSsd, IntegrityKind::kRecord, after);
+    }
+    for (int64_t i = 0; i < dropped.missing_count; ++i) {
+      CountIntegrity(TierKind::kSsd, IntegrityKind::kMissing, after);
     }
   }
   for (const std::string& key : damaged) PAGODA_RETURN_IF_ERROR(ssd_->DeleteDamaged(key));

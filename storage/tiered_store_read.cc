@@ -146,10 +146,9 @@ absl::StatusOr<HostPagePtr> TieredStore::ReadFromSsd(const RecordKey& key, const
                           ssd_->ReadPage(key, source.scope, source.identity));
   PAGODA_ASSIGN_OR_RETURN(StagedPage page, StageWithRoom(reader.header()));
   const absl::Duration start = clock_.Monotonic();
-  absl::Status status;
-  for (size_t i = 0; i < page.segment_count() && status.ok(); ++i) {
-    status = reader.ReadSegment(static_cast<uint32_t>(i), page.segment(i));
-  }
+  std::vector<MutableByteSpan> targets;
+  for (size_t i = 0; i < page.segment_count(); ++i) targets.push_back(page.padded_segment(i));
+  const absl::Status status = reader.ReadAll(targets);
   observer_->OnSsdRead(clock_.Monotonic() - start, page.bytes(), status.ok());
   PAGODA_RETURN_IF_ERROR(status);
   return StagedPage::Freeze(std::move(page));

@@ -232,7 +232,9 @@ void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
   }
   MakeSsdRoom(page->bytes());
   SsdPageWrite write{DirectoryRecordOf(page->header()), page->header_bytes(), {}};
-  for (size_t i = 0; i < page->segment_count(); ++i) write.segments.push_back(page->segment(i));
+  for (size_t i = 0; i < page->segment_count(); ++i) {
+    write.segments.push_back(page->padded_segment(i));
+  }
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
