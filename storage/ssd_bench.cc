@@ -15,7 +15,7 @@ namespace pagoda {
 namespace {
 
 constexpr int kPages = 64;
-constexpr int kReadersMax = 4;
+constexpr int kThreadsMax = 4;
 
 // A page in host memory, as the store hands it over and takes it back: aligned and padded.
 StagedPage MakePage(const std::shared_ptr<HostTier>& host, uint32_t token, int64_t page_bytes) {
@@ -45,7 +45,7 @@ class Bench {
       PAGODA_CHECK(page.ok());
       pages_.push_back(*std::move(page));
     }
-    for (int i = 0; i < kReadersMax; ++i) targets_.push_back(MakePage(host_, 1, page_bytes));
+    for (int i = 0; i < kThreadsMax; ++i) targets_.push_back(MakePage(host_, 1, page_bytes));
   }
   ~Bench() {
     const std::string path = tier_->path();
@@ -82,41 +82,44 @@ class Bench {
   std::vector<StagedPage> targets_;  // one a reader
 };
 
-void BM_Write(benchmark::State& state) {
-  Bench bench(state.range(0) << 10);
-  int64_t i = 0;
-  for (auto _ : state) {
-    if (!bench.Write(i++).ok()) state.SkipWithError("Put failed");
-  }
-  if (!bench.tier().Flush().ok()) state.SkipWithError("Flush failed");
-  state.SetBytesProcessed(state.iterations() * bench.page_bytes());
-}
-BENCHMARK(BM_Write)->ArgName("page_kib")->Arg(512)->Arg(2048)->UseRealTime();
+std::unique_ptr<Bench> bench;  // of the case that runs
 
-// Threads stand for the store's loaders.
-void BM_Read(benchmark::State& state) {
-  static Bench* bench = nullptr;
-  if (state.thread_index() == 0) {
-    bench = new Bench(state.range(0) << 10);
-    for (int64_t i = 0; i < kPages; ++i) PAGODA_CHECK(bench->Write(i).ok());
-    PAGODA_CHECK(bench->tier().Flush().ok());
+void OpenEmpty(const benchmark::State& state) {
+  bench = std::make_unique<Bench>(state.range(0) << 10);
+}
+void OpenFull(const benchmark::State& state) {
+  OpenEmpty(state);
+  for (int64_t i = 0; i < kPages; ++i) PAGODA_CHECK(bench->Write(i).ok());
+  PAGODA_CHECK(bench->tier().Flush().ok());
+}
+void Close(const benchmark::State&) { bench = nullptr; }
+
+// Threads stand for the store's writers and loaders.
+void BM_Write(benchmark::State& state) {
+  int64_t i = state.thread_index();
+  for (auto _ : state) {
+    if (!bench->Write(i).ok()) state.SkipWithError("Put failed");
+    i += state.threads();
   }
+  if (!bench->tier().Flush().ok()) state.SkipWithError("Flush failed");
+  state.SetBytesProcessed(state.iterations() * bench->page_bytes());
+}
+
+void BM_Read(benchmark::State& state) {
   int64_t i = state.thread_index();
   for (auto _ : state) {
     // No order that a disk could guess.
     if (!bench->Read(i += 37, state.thread_index()).ok()) state.SkipWithError("Read failed");
   }
   state.SetBytesProcessed(state.iterations() * bench->page_bytes());
-  if (state.thread_index() == 0) delete bench;
 }
-BENCHMARK(BM_Read)
-    ->ArgName("page_kib")
-    ->Arg(512)
-    ->Arg(2048)
-    ->Threads(1)
-    ->Threads(2)
-    ->Threads(kReadersMax)
-    ->UseRealTime();
+
+void Cases(benchmark::internal::Benchmark* cases) {
+  cases->ArgName("page_kib")->Arg(512)->Arg(2048)->Threads(1)->Threads(2)->Threads(kThreadsMax);
+  cases->UseRealTime()->Teardown(Close);
+}
+BENCHMARK(BM_Write)->Apply(Cases)->Setup(OpenEmpty);
+BENCHMARK(BM_Read)->Apply(Cases)->Setup(OpenFull);
 
 }  // namespace
 }  // namespace pagoda
