@@ -10,6 +10,7 @@
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
 #include "storage/base/crc32c.h"
+#include "storage/base/digest.h"
 #include "storage/base/log.h"
 #include "storage/base/status_macros.h"
 #include "storage/ssd_folder.h"
@@ -157,6 +158,12 @@ void SsdTier::FlushLoop() {
 
 absl::Status SsdTier::Flush() {
   absl::MutexLock flushing(&flush_mutex_);
+  const absl::Status status = FlushOnce();
+  if (!status.ok()) flush_failures_.fetch_add(1, std::memory_order_relaxed);
+  return status;
+}
+
+absl::Status SsdTier::FlushOnce() {
   WrittenByFile written;
   {
     absl::MutexLock lock(&mutex_);
@@ -229,7 +236,7 @@ void SsdTier::ReuseFreed() {
 
 // ---- Changing -----------------------------------------------------------------------------------
 
-void SsdTier::Pace(int64_t bytes) {
+void SsdTier::WaitForRate(int64_t bytes) {
   absl::MutexLock lock(&mutex_);
   const absl::Duration wait = write_rate_.Take(bytes, clock_.Monotonic());
   if (wait > absl::ZeroDuration()) mutex_.AwaitWithTimeout(absl::Condition(&stopping_), wait);
@@ -276,7 +283,6 @@ absl::Status SsdTier::Put(const SsdPageWrite& page) {
   for (const ByteSpan segment : page.segments) bytes += PaddedBytes(segment);
   PAGODA_CHECK(bytes == page.record.bytes);
   PAGODA_CHECK(page.header.size() == page.record.header_bytes);
-  Pace(bytes);
   DirectoryRecord record = page.record;
   PAGODA_ASSIGN_OR_RETURN(record.extent, AllocateOrFlush(bytes));
   absl::Status status = WriteBytes(record.extent, page);
@@ -329,6 +335,27 @@ absl::Status SsdTier::DeleteDamaged(absl::string_view encoded_key) {
   PAGODA_RETURN_IF_ERROR(index_->Delete(encoded_key));
   unflushed_count_.fetch_add(1, std::memory_order_relaxed);
   return absl::OkStatus();
+}
+
+absl::Status SsdTier::Probe() {
+  PAGODA_ASSIGN_OR_RETURN(const Extent extent, AllocateOrFlush(kExtentAlignBytes));
+  const AlignedBuffer written(extent.bytes);
+  const AlignedBuffer read(extent.bytes);
+  PAGODA_ASSIGN_OR_RETURN(const Sha256Digest pattern, RandomBytes32());
+  std::memset(written.bytes().data(), 0, written.bytes().size());
+  std::memcpy(written.bytes().data(), pattern.data(), pattern.size());
+  absl::Status status = files_->Write(extent, {written.bytes()});
+  if (status.ok()) {
+    status = files_->Sync(extent.file);
+    if (!status.ok()) Lose(extent.file, {}, status);
+  }
+  if (status.ok()) status = files_->Read(extent, 0, {read.bytes()});
+  if (status.ok() && AsText(read.bytes()) != AsText(written.bytes())) {
+    status = absl::UnavailableError("ssd: the disk does not give back what was just written");
+  }
+  files_->Free(extent);
+  PAGODA_RETURN_IF_ERROR(status);
+  return Flush();
 }
 
 // ---- Reading ------------------------------------------------------------------------------------

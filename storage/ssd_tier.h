@@ -88,7 +88,10 @@ class SsdTier {
   SsdTier(const SsdTier&) = delete;
   SsdTier& operator=(const SsdTier&) = delete;
 
-  // Writes a page, or replaces the one that was there. Waits first if the rate limit says so.
+  // Waits until `bytes` may be written without going beyond write_bytes_per_second_max: for who
+  // writes in the background, before Put. Returns at once when there is no limit.
+  void WaitForRate(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Writes a page, or replaces the one that was there.
   absl::Status Put(const SsdPageWrite& page) ABSL_LOCKS_EXCLUDED(mutex_, change_mutex_);
   // OK also when the page is not there.
   absl::Status Delete(const RecordKey& key) ABSL_LOCKS_EXCLUDED(mutex_, change_mutex_);
@@ -113,6 +116,11 @@ class SsdTier {
   absl::Status Flush() ABSL_LOCKS_EXCLUDED(mutex_, change_mutex_, flush_mutex_);
   // Pages that a failed flush has deleted since the last call.
   std::vector<RecordKey> TakeLost() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Flushes that failed since Open().
+  int64_t flush_failure_count() const { return flush_failures_.load(std::memory_order_relaxed); }
+
+  // Writes, syncs and reads a little, and flushes: OK says that the disk works.
+  absl::Status Probe() ABSL_LOCKS_EXCLUDED(mutex_, change_mutex_, flush_mutex_);
 
   // Sum of record.bytes of all pages; exact after Open().
   int64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
@@ -144,7 +152,7 @@ class SsdTier {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mutex_);
   void Lose(uint32_t file, std::vector<Written> written, const absl::Status& cause);
   void ReuseFreed() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Pace(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status FlushOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(flush_mutex_);
   void FlushLoop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Constant after Open().
@@ -160,6 +168,7 @@ class SsdTier {
   std::atomic<int64_t> used_bytes_{0};
   std::atomic<int64_t> page_count_{0};
   std::atomic<int64_t> unflushed_count_{0};
+  std::atomic<int64_t> flush_failures_{0};
 
   // Held through a flush: one after the other.
   absl::Mutex flush_mutex_ ABSL_ACQUIRED_BEFORE(change_mutex_, mutex_);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "storage/policy/circuit_breaker.h"
 #include "storage/tier.h"
 
 namespace pagoda {
@@ -32,11 +33,11 @@ enum class EvictionAction : uint8_t {
 constexpr int kEvictionActionCount = 2;
 
 enum class IntegrityKind : uint8_t {
-  kHeader = 0,   // header checksum, or a header of another page
-  kSegment = 1,  // segment checksum or length
-  kRecord = 2,   // directory record
-  kMissing = 3,  // a record without its bytes
-  kContent = 4,  // equal recipe and backend, other content: counted, not an error
+  kHeader = 0,      // header checksum, or a header of another page
+  kSegment = 1,     // segment checksum or length
+  kRecord = 2,      // directory record
+  kMissing = 3,     // a record without its bytes
+  kContent = 4,     // equal recipe and backend, other content: counted, not an error
   kUnreadable = 5,  // the disk cannot read the bytes (EIO)
   kUnsynced = 6,    // the disk failed to keep what was written (fsync)
 };
@@ -71,6 +72,8 @@ class StoreObserver {
   virtual void OnSsdRead(absl::Duration /*took*/, int64_t /*bytes*/, bool /*ok*/) {}
   virtual void OnSsdWrite(absl::Duration /*took*/, int64_t /*bytes*/, bool /*ok*/) {}
   virtual void OnWriteQueueFull() {}
+  virtual void OnSsdBreaker(policy::BreakerState /*state*/, policy::BreakerReason /*why*/) {}
+  virtual void OnLoadsLate(int64_t /*count*/) {}  // answered before their read had ended
   virtual void OnLeasesExpired(int64_t /*count*/) {}
 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "storage/base/check.h"
 #include "storage/base/log.h"
 #include "storage/base/status_macros.h"
@@ -39,7 +38,8 @@ TieredStore::TieredStore(const TieredStoreOptions& options, const Clock& clock,
     : options_(options),
       clock_(clock),
       observer_(observer != nullptr ? observer : NoObserver()),
-      leases_(options.leases) {}
+      leases_(options.leases),
+      breaker_(options.ssd_breaker) {}
 
 TieredStore::~TieredStore() {
   {
@@ -89,7 +89,7 @@ absl::Status TieredStore::Rebuild() {
 
 void TieredStore::StartThreads() {
   if (ssd_ != nullptr) {
-    writer_ = std::make_unique<WorkQueue>(/*thread_count=*/1, options_.write_queue_pages_max);
+    writer_ = std::make_unique<WorkQueue>(options_.writer_threads, options_.write_queue_pages_max);
     loader_ = std::make_unique<WorkQueue>(options_.loader_threads, options_.load_queue_max);
     writer_->PushAlways([this] { MakeSsdRoom(0); });  // the capacity may be smaller than it was
   }
@@ -108,13 +108,13 @@ void TieredStore::StopThreads() {
 }
 
 void TieredStore::AnswerPendingLoads() {
-  absl::flat_hash_map<RecordKey, std::vector<LoadCallback>> loads;
+  absl::flat_hash_map<RecordKey, Load> loads;
   {
     absl::MutexLock lock(&mutex_);
     loads.swap(loads_);
   }
-  for (const auto& [key, callbacks] : loads) {
-    for (const LoadCallback& callback : callbacks) {
+  for (const auto& [key, load] : loads) {
+    for (const LoadCallback& callback : load.waiters) {
       callback(absl::UnavailableError("store: shutting down"));
     }
   }
@@ -129,13 +129,7 @@ void TieredStore::Finish(Aftermath& after) {
 absl::Status TieredStore::Flush() {
   if (ssd_ == nullptr) return absl::OkStatus();
   // Twice, because a write that ends may queue the page's next encoding behind the first mark.
-  for (int i = 0; i < 2; ++i) {
-    // Notified when the job is destroyed: also when the queue is stopped and drops it.
-    auto done = std::make_shared<absl::Notification>();
-    std::shared_ptr<void> mark(nullptr, [done](void*) { done->Notify(); });
-    writer_->PushAlways([mark = std::move(mark)] {});
-    done->WaitForNotification();
-  }
+  for (int i = 0; i < 2; ++i) writer_->WaitForEarlier();
   return ssd_->Flush();
 }
 
@@ -213,6 +207,7 @@ StoreStats TieredStore::Stats() {
     directory_.FillStats(stats);
     stats.counters = counters_;
     stats.lease_count = leases_.lease_count();
+    stats.ssd_breaker = breaker_.state();
   }
   const HostTierUsage host = host_->usage();
   stats.host.present = true;
@@ -229,6 +224,7 @@ StoreStats TieredStore::Stats() {
   stats.write_queue_count = writer_->waiting_count();
   stats.load_queue_count = loader_->waiting_count();
   stats.unflushed_count = ssd_->unflushed_count();
+  stats.ssd_file_bytes = ssd_->file_bytes();
   return stats;
 }
 

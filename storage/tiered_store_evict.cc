@@ -54,12 +54,7 @@ void TieredStore::DropEntry(EntryId id, EvictionReason reason, Aftermath& after)
 void TieredStore::DeleteOnSsdLater(const RecordKey& key) {
   // Behind every write of this key that is queued. Not refused: a deletion holds no page.
   writer_->PushAlways([this, key] {
-    {
-      absl::MutexLock lock(&mutex_);
-      const EntryId id = directory_.Find(key);
-      if (id != kNoEntry && directory_.at(id).on_ssd()) return;  // written again since
-    }
-    const absl::Status status = ssd_->Delete(key);
+    const absl::Status status = DeleteOnSsd(key);
     if (status.ok()) return;
     absl::MutexLock lock(&mutex_);
     ++counters_.ssd_write_errors;
@@ -117,6 +112,7 @@ void TieredStore::DemotionLoop() {
     }
     Finish(after);
     ExpireLeases();
+    CheckSsd();
   }
 }
 
@@ -136,6 +132,7 @@ void TieredStore::DemoteHost(Aftermath& after) {
         return MayLeaveHost(id) ||
                (ssd_ != nullptr && entry.host.use_count() == 1 && !demoting_.contains(id));
       });
+  bool refused = false;
   const bool beyond_hard = marks.ShortBytes(usage.used_bytes, 0, usage.capacity_bytes) > 0;
   for (const EntryId id : victims) {
     const DirectoryEntry& entry = directory_.at(id);
@@ -152,9 +149,11 @@ void TieredStore::DemoteHost(Aftermath& after) {
       demoting_bytes_ += entry.host->bytes();
       continue;
     }
-    // The queue is full. There is time until the hard mark; beyond it the cache forgets.
-    after.events.push_back([](StoreObserver& o) { o.OnWriteQueueFull(); });
-    if (!beyond_hard) return;
+    // The queue is full or the disk is set aside. There is time until the hard mark; beyond it the
+    // cache forgets.
+    if (!refused) after.events.push_back([](StoreObserver& o) { o.OnWriteQueueFull(); });
+    refused = true;
+    if (!beyond_hard) continue;
     const bool last = entry.child_count == 0 && directory_.host_policy().child_count(id) == 0;
     if (last) DropHost(id, EvictionReason::kSsdFailed, after);
   }
