@@ -25,6 +25,8 @@ namespace {
 constexpr char kFormatMagic[8] = {'P', 'G', 'D', 'A', 'S', 'S', 'D', '\n'};
 constexpr size_t kInstanceBytes = 16;
 constexpr int kOpenFilesMax = 64;  // records are small: a handful of files
+constexpr size_t kUnflushedMax = size_t{1} << 20;
+constexpr size_t kProbeBytes = 64 << 10;
 
 rocksdb::WriteOptions NoLog() {
   rocksdb::WriteOptions options;
@@ -40,7 +42,6 @@ rocksdb::ReadOptions Unchecked() {
 }
 
 absl::string_view View(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
-rocksdb::Slice SliceOf(absl::string_view text) { return {text.data(), text.size()}; }
 
 }  // namespace
 
@@ -69,9 +70,7 @@ rocksdb::DBOptions SsdDbOptions(const SsdOptions& options) {
   db.create_if_missing = true;
   db.create_missing_column_families = true;
   db.atomic_flush = true;
-  // A failed flush or compaction is tried again instead of stopping the database for good: the
-  // disk may heal, and every record carries its own checksum.
-  db.paranoid_checks = false;
+  db.avoid_flush_during_shutdown = true;  // the tier flushes before it closes
   db.max_background_jobs = options.background_jobs;
   db.max_open_files = kOpenFilesMax;
   db.stats_dump_period_sec = 0;
@@ -97,40 +96,34 @@ std::vector<rocksdb::ColumnFamilyDescriptor> SsdFamilies(const SsdOptions& optio
 // ---- Opening and closing ------------------------------------------------------------------------
 
 absl::StatusOr<std::unique_ptr<SsdIndex>> SsdIndex::Open(const SsdOptions& options) {
-  std::unique_ptr<SsdIndex> index(new SsdIndex(options.path));
-  PAGODA_RETURN_IF_ERROR(index->OpenDb(options));
+  std::unique_ptr<SsdIndex> index(new SsdIndex(options));
+  {
+    absl::MutexLock lock(&index->db_mutex_);
+    PAGODA_RETURN_IF_ERROR(index->OpenDb());
+  }
   PAGODA_RETURN_IF_ERROR(index->CheckFormat());
   return index;
 }
 
 SsdIndex::~SsdIndex() {
-  if (db_ == nullptr) return;
-  for (rocksdb::ColumnFamilyHandle* handle : {default_, meta_}) {
-    const rocksdb::Status status = db_->DestroyColumnFamilyHandle(handle);
-    PAGODA_CHECK(status.ok());
-  }
-  const rocksdb::Status closed = db_->Close();
-  if (!closed.ok()) {
-    LogError("ssd_close_failed", {{"path", path_}, {"error", closed.ToString()}});
-  }
+  absl::MutexLock lock(&db_mutex_);
+  CloseDb();
 }
 
-absl::Status SsdIndex::OpenDb(const SsdOptions& options) {
+absl::Status SsdIndex::OpenDb() {
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status status =
-      rocksdb::DB::Open(SsdDbOptions(options), path_, SsdFamilies(options), &handles, &db);
-  const std::string doing = absl::StrCat("open ", path_);
+  const rocksdb::Status status = rocksdb::DB::Open(SsdDbOptions(options_), options_.path,
+                                                   SsdFamilies(options_), &handles, &db);
+  const std::string doing = absl::StrCat("open ", options_.path);
   if (status.IsInvalidArgument()) {  // families that this version does not have
     return absl::FailedPreconditionError(
         absl::StrCat("ssd: ", doing, ": not a page store of this version; move the folder away (",
                      status.ToString(), ")"));
   }
   if (status.IsCorruption()) {
-    return absl::DataLossError(absl::StrCat("ssd: ", doing,
-                                            ": its index is damaged; move the "
-                                            "folder away (",
-                                            status.ToString(), ")"));
+    return absl::DataLossError(absl::StrCat(
+        "ssd: ", doing, ": its index is damaged; move the folder away (", status.ToString(), ")"));
   }
   PAGODA_RETURN_IF_ERROR(FromRocksDb(status, doing));
   PAGODA_CHECK(handles.size() == 2);
@@ -140,12 +133,61 @@ absl::Status SsdIndex::OpenDb(const SsdOptions& options) {
   return absl::OkStatus();
 }
 
+void SsdIndex::CloseDb() {
+  if (db_ == nullptr) return;
+  for (rocksdb::ColumnFamilyHandle* handle : {default_, meta_}) {
+    const rocksdb::Status status = db_->DestroyColumnFamilyHandle(handle);
+    PAGODA_CHECK(status.ok());
+  }
+  const rocksdb::Status closed = db_->Close();
+  if (!closed.ok()) {
+    LogError("ssd_close_failed", {{"path", options_.path}, {"error", closed.ToString()}});
+  }
+  db_ = nullptr;
+}
+
+absl::Status SsdIndex::TryDisk() const {
+  rocksdb::Env* env =
+      options_.system.env != nullptr ? options_.system.env : rocksdb::Env::Default();
+  const std::string path = options_.path + "/.pagoda-probe";
+  std::unique_ptr<rocksdb::WritableFile> file;
+  rocksdb::Status status = env->NewWritableFile(path, &file, rocksdb::EnvOptions());
+  if (status.ok()) status = file->Append(std::string(kProbeBytes, 'p'));
+  if (status.ok()) status = file->Sync();
+  if (status.ok()) status = file->Close();
+  file = nullptr;
+  env->DeleteFile(path).PermitUncheckedError();
+  return FromRocksDb(status, absl::StrCat("write to ", options_.path));
+}
+
+absl::Status SsdIndex::Reopen() {
+  PAGODA_RETURN_IF_ERROR(TryDisk());  // else what can still be read would be closed in vain
+  absl::MutexLock lock(&db_mutex_);
+  CloseDb();
+  PAGODA_RETURN_IF_ERROR(OpenDb());
+  absl::MutexLock changes(&changes_mutex_);
+  for (const auto& [key, value] : unflushed_) {
+    const rocksdb::Status status = value.has_value() ? db_->Put(NoLog(), meta_, key, *value)
+                                                     : db_->Delete(NoLog(), meta_, key);
+    PAGODA_RETURN_IF_ERROR(FromRocksDb(status, absl::StrCat("repeat changes of ", options_.path)));
+  }
+  failed_ = false;
+  LogInfo("ssd_index_reopened",
+          {{"path", options_.path}, {"repeated", absl::StrCat(unflushed_.size())}});
+  return absl::OkStatus();
+}
+
+absl::Status SsdIndex::Closed() const {
+  return absl::UnavailableError(absl::StrCat("ssd: the index of ", options_.path, " is closed"));
+}
+
 absl::Status SsdIndex::WriteFormat() {
+  absl::ReaderMutexLock lock(&db_mutex_);
   std::unique_ptr<rocksdb::Iterator> any(db_->NewIterator(rocksdb::ReadOptions(), meta_));
   any->SeekToFirst();
   if (any->Valid()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("ssd: ", path_, " holds pages but no format record; move the folder away"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "ssd: ", options_.path, " holds pages but no format record; move the folder away"));
   }
   PAGODA_ASSIGN_OR_RETURN(const Sha256Digest random, RandomBytes32());
   ByteWriter out;
@@ -154,17 +196,22 @@ absl::Status SsdIndex::WriteFormat() {
   out.PutBytes(random.data(), kInstanceBytes);
   out.Put(Crc32c(AsBytes(out.text())));
   PAGODA_RETURN_IF_ERROR(FromRocksDb(db_->Put(NoLog(), default_, kSsdFormatKey, out.text()),
-                                     absl::StrCat("write format record of ", path_)));
-  return Flush();
+                                     absl::StrCat("write format record of ", options_.path)));
+  return FromRocksDb(db_->Flush(rocksdb::FlushOptions(), {default_, meta_}),
+                     absl::StrCat("flush ", options_.path));
 }
 
 absl::Status SsdIndex::CheckFormat() {
-  const std::string doing = absl::StrCat("read format record of ", path_);
+  const std::string doing = absl::StrCat("read format record of ", options_.path);
   std::string value;
-  rocksdb::Status found = db_->Get(rocksdb::ReadOptions(), default_, kSsdFormatKey, &value);
+  const auto get = [&] {
+    absl::ReaderMutexLock lock(&db_mutex_);
+    return db_->Get(rocksdb::ReadOptions(), default_, kSsdFormatKey, &value);
+  };
+  rocksdb::Status found = get();
   if (found.IsNotFound()) {
     PAGODA_RETURN_IF_ERROR(WriteFormat());
-    found = db_->Get(rocksdb::ReadOptions(), default_, kSsdFormatKey, &value);
+    found = get();
   }
   PAGODA_RETURN_IF_ERROR(FromRocksDb(found, doing));
   ByteReader in(AsBytes(value));
@@ -175,14 +222,14 @@ absl::Status SsdIndex::CheckFormat() {
     return absl::FailedPreconditionError(absl::StrFormat(
         "ssd: %s has format version %d, this build reads %d; move the folder away (its pages are a "
         "cache and can be recomputed), or run the version that wrote it",
-        path_, version, kSsdFormatVersion));
+        options_.path, version, kSsdFormatVersion));
   }
   char instance[kInstanceBytes];
   in.GetBytes(instance, sizeof(instance));
   const uint32_t expected = Crc32c(AsBytes(value).subspan(0, in.offset()));
   if (in.Get<uint32_t>() != expected || in.failed() || in.remaining() != 0) {
     return absl::DataLossError(
-        absl::StrCat("ssd: format record of ", path_, " is damaged; move the folder away"));
+        absl::StrCat("ssd: format record of ", options_.path, " is damaged; move the folder away"));
   }
   instance_id_ = absl::BytesToHexString(absl::string_view(instance, sizeof(instance)));
   return absl::OkStatus();
@@ -190,12 +237,9 @@ absl::Status SsdIndex::CheckFormat() {
 
 // ---- Records ------------------------------------------------------------------------------------
 
-absl::Status SsdIndex::Noted(const rocksdb::Status& status, absl::string_view doing) {
-  if (!status.ok()) failed_.store(true, std::memory_order_relaxed);
-  return FromRocksDb(status, absl::StrCat(doing, " ", path_));
-}
-
 absl::StatusOr<DirectoryRecord> SsdIndex::Get(const RecordKey& key) const {
+  absl::ReaderMutexLock lock(&db_mutex_);
+  if (db_ == nullptr) return Closed();
   rocksdb::PinnableSlice value;
   const rocksdb::Status status = db_->Get(Unchecked(), meta_, key.Encode(), &value);
   if (status.IsNotFound()) return absl::NotFoundError("ssd: no such page");
@@ -207,20 +251,57 @@ absl::StatusOr<DirectoryRecord> SsdIndex::Get(const RecordKey& key) const {
   return record;
 }
 
+absl::Status SsdIndex::Change(const std::string& key, std::optional<std::string> value) {
+  absl::ReaderMutexLock lock(&db_mutex_);
+  if (db_ == nullptr) return Closed();
+  {
+    absl::MutexLock changes(&changes_mutex_);
+    if (unflushed_.size() >= kUnflushedMax && !unflushed_.contains(key)) {
+      return absl::UnavailableError(absl::StrFormat("ssd: %d changes wait to be flushed to %s",
+                                                    kUnflushedMax, options_.path));
+    }
+  }
+  const rocksdb::Status status =
+      value.has_value() ? db_->Put(NoLog(), meta_, key, *value) : db_->Delete(NoLog(), meta_, key);
+  absl::MutexLock changes(&changes_mutex_);
+  if (status.ok()) {
+    unflushed_[key] = std::move(value);
+  } else {
+    failed_ = true;
+  }
+  return FromRocksDb(status, absl::StrCat("change a record in ", options_.path));
+}
+
 absl::Status SsdIndex::Put(const DirectoryRecord& record) {
-  return Noted(db_->Put(NoLog(), meta_, record.record.Encode(), EncodeDirectoryRecord(record)),
-               "write record to");
+  return Change(record.record.Encode(), EncodeDirectoryRecord(record));
 }
 
 absl::Status SsdIndex::Delete(absl::string_view encoded_key) {
-  return Noted(db_->Delete(NoLog(), meta_, SliceOf(encoded_key)), "delete record in");
+  return Change(std::string(encoded_key), std::nullopt);
 }
 
 absl::Status SsdIndex::Flush() {
-  if (failed_.exchange(false, std::memory_order_relaxed)) {
-    PAGODA_RETURN_IF_ERROR(Noted(db_->Resume(), "resume"));
+  bool failed = false;
+  {
+    absl::MutexLock changes(&changes_mutex_);
+    failed = failed_;
   }
-  return Noted(db_->Flush(rocksdb::FlushOptions(), {default_, meta_}), "flush");
+  if (failed) PAGODA_RETURN_IF_ERROR(Reopen());
+  Changes flushing;
+  {
+    absl::MutexLock changes(&changes_mutex_);
+    flushing.swap(unflushed_);
+  }
+  absl::ReaderMutexLock lock(&db_mutex_);
+  const absl::Status status =
+      db_ == nullptr ? Closed()
+                     : FromRocksDb(db_->Flush(rocksdb::FlushOptions(), {default_, meta_}),
+                                   absl::StrCat("flush ", options_.path));
+  if (status.ok()) return status;
+  absl::MutexLock changes(&changes_mutex_);
+  failed_ = true;
+  unflushed_.merge(flushing);  // what came since is newer and stays
+  return status;
 }
 
 absl::Status SsdIndex::ForEach(
@@ -229,6 +310,8 @@ absl::Status SsdIndex::ForEach(
   rocksdb::ReadOptions options = Unchecked();
   options.fill_cache = false;
   options.readahead_size = 2 << 20;
+  absl::ReaderMutexLock lock(&db_mutex_);
+  if (db_ == nullptr) return Closed();
   std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(options, meta_));
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
     const absl::string_view encoded = View(it->key());
@@ -244,7 +327,7 @@ absl::Status SsdIndex::ForEach(
       on_damaged(encoded, SsdDamage(IntegrityKind::kRecord, record.status().message()));
     }
   }
-  return FromRocksDb(it->status(), absl::StrCat("read records of ", path_));
+  return FromRocksDb(it->status(), absl::StrCat("read records of ", options_.path));
 }
 
 }  // namespace pagoda

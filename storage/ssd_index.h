@@ -5,8 +5,12 @@
 //   default              "format"   -> version and instance id
 //
 // There is no write-ahead log: changes are on the disk after Flush. A change that RocksDB could
-// make only by waiting (memtables full, flushes failing) is refused. After RocksDB has met an
-// error of the disk, every Flush tries first to resume it.
+// make only by waiting (memtables full, flushes failing) is refused.
+//
+// An error while RocksDB flushes or compacts makes it read-only, some of them until it is opened
+// again. So the changes since the last flush are kept here too, and the Flush after such an error
+// opens the database again and repeats them, once the disk takes writes. Nothing is lost, and reads
+// go on meanwhile.
 //
 // Threads    every method from any thread
 // Errors     DATA_LOSS            a record that fails its checksum (IntegrityKind::kRecord)
@@ -14,19 +18,23 @@
 //            FAILED_PRECONDITION  Open: another version, or the folder is in use; names a remedy
 //            RESOURCE_EXHAUSTED   the disk is full
 //            UNAVAILABLE          the disk fails; names path and cause
+// Limits     2^20 changes that could not be flushed; beyond, changes are refused
 //            INTERNAL             a RocksDB error we do not understand
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "rocksdb/db.h"
 #include "storage/directory_record.h"
 #include "storage/ssd_options.h"
@@ -67,18 +75,32 @@ class SsdIndex {
   const std::string& instance_id() const { return instance_id_; }
 
  private:
-  explicit SsdIndex(std::string path) : path_(std::move(path)) {}
-  absl::Status OpenDb(const SsdOptions& options);
-  absl::Status CheckFormat();
-  absl::Status WriteFormat();
-  absl::Status Noted(const rocksdb::Status& status, absl::string_view doing);
+  explicit SsdIndex(const SsdOptions& options) : options_(options) {}
+  // The newest value of each key that was changed; nothing: deleted.
+  using Changes = absl::flat_hash_map<std::string, std::optional<std::string>>;
 
-  const std::string path_;
-  std::string instance_id_;
-  std::unique_ptr<rocksdb::DB> db_;
-  rocksdb::ColumnFamilyHandle* default_ = nullptr;  // the handles are destroyed before db_
-  rocksdb::ColumnFamilyHandle* meta_ = nullptr;
-  std::atomic<bool> failed_{false};  // relaxed: only says that resuming is worth a try
+  absl::Status OpenDb() ABSL_EXCLUSIVE_LOCKS_REQUIRED(db_mutex_);
+  void CloseDb() ABSL_EXCLUSIVE_LOCKS_REQUIRED(db_mutex_);
+  absl::Status Reopen() ABSL_LOCKS_EXCLUDED(db_mutex_, changes_mutex_);
+  absl::Status TryDisk() const;
+  absl::Status CheckFormat() ABSL_LOCKS_EXCLUDED(db_mutex_);
+  absl::Status WriteFormat() ABSL_LOCKS_EXCLUDED(db_mutex_);
+  absl::Status Change(const std::string& key, std::optional<std::string> value)
+      ABSL_LOCKS_EXCLUDED(db_mutex_, changes_mutex_);
+  absl::Status Closed() const;
+
+  const SsdOptions options_;
+  std::string instance_id_;  // constant after Open()
+
+  // Held for writing only while the database is opened again.
+  mutable absl::Mutex db_mutex_ ABSL_ACQUIRED_BEFORE(changes_mutex_);
+  std::unique_ptr<rocksdb::DB> db_ ABSL_GUARDED_BY(db_mutex_);  // null: opening it again failed
+  rocksdb::ColumnFamilyHandle* default_ ABSL_GUARDED_BY(db_mutex_) = nullptr;
+  rocksdb::ColumnFamilyHandle* meta_ ABSL_GUARDED_BY(db_mutex_) = nullptr;
+
+  mutable absl::Mutex changes_mutex_;
+  Changes unflushed_ ABSL_GUARDED_BY(changes_mutex_);
+  bool failed_ ABSL_GUARDED_BY(changes_mutex_) = false;  // to be opened again
 };
 
 }  // namespace pagoda
