@@ -45,6 +45,7 @@ DirectoryRecord DirectoryRecordOf(const PageHeader& header) {
   r.pusher = header.pusher;
   r.content_hash = HeadOf(header.content_hash);
   r.created_unix_seconds = header.created_unix_seconds;
+  r.header_bytes = static_cast<uint32_t>(header.header_bytes());
   return r;
 }
 
@@ -69,8 +70,10 @@ std::string EncodeDirectoryRecord(const DirectoryRecord& r) {
   out.Put(r.recipe);
   out.Put(r.precision);
   out.Put(r.fidelity);
-  PAGODA_CHECK(out.size() <= kCrcOffset);
-  out.PadTo(kCrcOffset);
+  out.Put(r.header_bytes);
+  out.Put(r.extent.file);
+  out.Put(static_cast<uint32_t>(r.extent.offset / kExtentAlignBytes));
+  PAGODA_CHECK(out.size() == kCrcOffset);
   out.Put(RecordCrc(r.record, AsBytes(out.text() + std::string(4, '\0'))));
   PAGODA_CHECK(out.size() == DirectoryRecord::kEncodedBytes);
   return out.Take();
@@ -115,9 +118,14 @@ absl::StatusOr<DirectoryRecord> DecodeDirectoryRecord(const RecordKey& key, Byte
   r.recipe = in.Get<CodeRecipe>();
   r.precision = in.Get<Precision>();
   r.fidelity = in.Get<Precision>();
+  r.header_bytes = in.Get<uint32_t>();
+  r.extent.file = in.Get<uint32_t>();
+  r.extent.offset = int64_t{in.Get<uint32_t>()} * kExtentAlignBytes;
+  r.extent.bytes = r.extent.file == 0 ? 0 : r.bytes;
   const auto kind = static_cast<uint8_t>(r.scope_kind);
   const bool fields_ok =
-      kind >= 1 && kind <= 3 && r.bytes > 0 && IsKnownPrecision(static_cast<uint8_t>(r.fidelity)) &&
+      kind >= 1 && kind <= 3 && r.header_bytes > 0 && r.bytes >= r.header_bytes &&
+      IsKnownPrecision(static_cast<uint8_t>(r.fidelity)) &&
       (r.precision == Precision::kNone || IsKnownPrecision(static_cast<uint8_t>(r.precision)));
   if (in.failed() || !fields_ok) {
     return absl::DataLossError("directory record: a field is out of its range");

@@ -16,11 +16,12 @@
 
 #include "absl/status/statusor.h"
 #include "storage/base/page_header.h"
+#include "storage/extent.h"
 #include "storage/plane_mask.h"
 
 namespace pagoda {
 
-constexpr uint16_t kDirectoryRecordVersion = 1;
+constexpr uint16_t kDirectoryRecordVersion = 2;  // 1 had no place of the bytes
 
 // The first eight bytes of ContentHash: enough to notice a difference, never a proof of equality.
 using ContentHashHead = std::array<uint8_t, 8>;
@@ -45,13 +46,16 @@ struct DirectoryRecord {
   PusherId pusher;
   ContentHashHead content_hash{};
   uint64_t created_unix_seconds = 0;
+  uint32_t header_bytes = 0;  // of `bytes`, what the encoded header takes
+  Extent extent;              // where the bytes lie; extent.bytes == bytes once it is set
 
   // Bytes of Encode(); the record key is stored apart, as the key.
-  static constexpr size_t kEncodedBytes = 168;
+  static constexpr size_t kEncodedBytes = 172;
   bool operator==(const DirectoryRecord&) const = default;
 };
 static_assert(DirectoryRecord::kEncodedBytes <= 200, "restart reads these for every page");
 
+// Without an extent.
 DirectoryRecord DirectoryRecordOf(const PageHeader& header);
 ContentHashHead HeadOf(const ContentHash& hash);
 

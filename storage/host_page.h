@@ -83,6 +83,8 @@ class StagedPage {
   size_t segment_count() const { return segments_.size(); }
   // Exactly the payload of a segment, length bytes.
   MutableByteSpan segment(size_t index) const;
+  // The same and the padding to a multiple of 4096, which must stay zero.
+  MutableByteSpan padded_segment(size_t index) const { return segments_[index].bytes(); }
   int64_t bytes() const;
 
   // Destroyed together with the staged bytes, or when they become a page: for whoever counts them.

@@ -5,7 +5,8 @@
 
 #include <cstdlib>
 
-#include "storage/base/crc32c.h"
+#include "storage/base/check.h"
+#include "storage/host_page.h"
 #include "storage/ssd_tier.h"
 #include "storage/testing/temp_folder.h"
 #include "storage/testing/test_pages.h"
@@ -14,33 +15,24 @@ namespace pagoda {
 namespace {
 
 constexpr int kPages = 64;
+constexpr int kThreadsMax = 4;
 
-// One page of two segments, of `page_bytes` together.
-struct BenchPage {
-  PageHeader header;
-  std::string header_bytes;
-  std::vector<std::string> segments;
-
-  BenchPage(uint32_t token, int64_t page_bytes) {
-    TestPage spec = TestRoot(token);
-    spec.segment_bytes = static_cast<uint32_t>(page_bytes / 2);
-    header = HeaderOf(spec);
-    for (size_t i = 0; i < header.segments.size(); ++i) {
-      segments.push_back(SegmentBytes(spec, header, i));
-      header.segments[i].crc32c = Crc32c(AsBytes(segments[i]));
-    }
-    header_bytes = EncodePageHeader(header);
-  }
-  SsdPageWrite write() const {
-    SsdPageWrite page{DirectoryRecordOf(header), AsBytes(header_bytes), {}};
-    for (const std::string& segment : segments) page.segments.push_back(AsBytes(segment));
-    return page;
-  }
-};
+// A page in host memory, as the store hands it over and takes it back: aligned and padded.
+StagedPage MakePage(const std::shared_ptr<HostTier>& host, uint32_t token, int64_t page_bytes) {
+  TestPage spec = TestRoot(token);
+  spec.segment_bytes = static_cast<uint32_t>(page_bytes / 2);
+  auto page = StagedPage::Create(host, HeaderOf(spec));
+  PAGODA_CHECK(page.ok());
+  Fill(spec, *page);
+  return *std::move(page);
+}
 
 class Bench {
  public:
   explicit Bench(int64_t page_bytes) {
+    HostTierOptions host;
+    host.capacity_bytes = int64_t{512} << 20;
+    host_ = *HostTier::Create(host);
     SsdOptions options;
     const char* folder = std::getenv("PAGODA_BENCH_DIR");
     options.path = folder != nullptr ? std::string(folder) + "/ssd-bench" : folder_.Sub("ssd");
@@ -48,7 +40,12 @@ class Bench {
     auto opened = SsdTier::Open(options);
     PAGODA_CHECK(opened.ok());
     tier_ = *std::move(opened);
-    for (uint32_t i = 1; i <= kPages; ++i) pages_.emplace_back(i, page_bytes);
+    for (uint32_t i = 1; i <= kPages; ++i) {
+      auto page = StagedPage::Freeze(MakePage(host_, i, page_bytes));
+      PAGODA_CHECK(page.ok());
+      pages_.push_back(*std::move(page));
+    }
+    for (int i = 0; i < kThreadsMax; ++i) targets_.push_back(MakePage(host_, 1, page_bytes));
   }
   ~Bench() {
     const std::string path = tier_->path();
@@ -56,45 +53,73 @@ class Bench {
     std::filesystem::remove_all(path);
   }
   SsdTier& tier() { return *tier_; }
-  const BenchPage& page(int64_t i) const { return pages_[i % kPages]; }
+  int64_t page_bytes() const { return pages_[0]->bytes(); }
+  absl::Status Write(int64_t i) {
+    const HostPage& page = *pages_[i % kPages];
+    SsdPageWrite write{DirectoryRecordOf(page.header()), page.header_bytes(), {}};
+    for (size_t at = 0; at < page.segment_count(); ++at) {
+      write.segments.push_back(page.padded_segment(at));
+    }
+    return tier_->Put(write);
+  }
+  absl::Status Read(int64_t i, int reader_index) {
+    const PageHeader& header = pages_[i % kPages]->header();
+    const auto reader = tier_->ReadPage(header.record, header.scope, header.identity);
+    if (!reader.ok()) return reader.status();
+    const StagedPage& target = targets_[reader_index];
+    std::vector<MutableByteSpan> spans;
+    for (size_t at = 0; at < target.segment_count(); ++at) {
+      spans.push_back(target.padded_segment(at));
+    }
+    return reader->ReadAll(spans);
+  }
 
  private:
   TempFolder folder_;
+  std::shared_ptr<HostTier> host_;
   std::unique_ptr<SsdTier> tier_;
-  std::vector<BenchPage> pages_;
+  std::vector<HostPagePtr> pages_;
+  std::vector<StagedPage> targets_;  // one a reader
 };
 
-void BM_Write(benchmark::State& state) {
-  Bench bench(state.range(0) << 10);
-  int64_t i = 0;
-  for (auto _ : state) {
-    if (!bench.tier().Put(bench.page(i++).write()).ok()) state.SkipWithError("Put failed");
-  }
-  if (!bench.tier().Flush().ok()) state.SkipWithError("Flush failed");
-  state.SetBytesProcessed(state.iterations() * bench.page(0).header.stored_bytes());
+std::unique_ptr<Bench> bench;  // of the case that runs
+
+void OpenEmpty(const benchmark::State& state) {
+  bench = std::make_unique<Bench>(state.range(0) << 10);
 }
-BENCHMARK(BM_Write)->ArgName("page_kib")->Arg(512)->Arg(2048)->UseRealTime();
+void OpenFull(const benchmark::State& state) {
+  OpenEmpty(state);
+  for (int64_t i = 0; i < kPages; ++i) PAGODA_CHECK(bench->Write(i).ok());
+  PAGODA_CHECK(bench->tier().Flush().ok());
+}
+void Close(const benchmark::State&) { bench = nullptr; }
+
+// Threads stand for the store's writers and loaders.
+void BM_Write(benchmark::State& state) {
+  int64_t i = state.thread_index();
+  for (auto _ : state) {
+    if (!bench->Write(i).ok()) state.SkipWithError("Put failed");
+    i += state.threads();
+  }
+  if (!bench->tier().Flush().ok()) state.SkipWithError("Flush failed");
+  state.SetBytesProcessed(state.iterations() * bench->page_bytes());
+}
 
 void BM_Read(benchmark::State& state) {
-  Bench bench(state.range(0) << 10);
-  for (int64_t i = 0; i < kPages; ++i) PAGODA_CHECK(bench.tier().Put(bench.page(i).write()).ok());
-  PAGODA_CHECK(bench.tier().Flush().ok());
-  std::string target(bench.page(0).segments[1].size(), '\0');
-  int64_t i = 0;
+  int64_t i = state.thread_index();
   for (auto _ : state) {
-    const BenchPage& page = bench.page(i += 37);  // no order that a disk could guess
-    const auto reader =
-        bench.tier().ReadPage(page.header.record, page.header.scope, page.header.identity);
-    if (!reader.ok()) state.SkipWithError("ReadPage failed");
-    for (uint32_t at = 0; reader.ok() && at < page.segments.size(); ++at) {
-      const MutableByteSpan bytes(reinterpret_cast<std::byte*>(target.data()),
-                                  page.segments[at].size());
-      if (!reader->ReadSegment(at, bytes).ok()) state.SkipWithError("ReadSegment failed");
-    }
+    // No order that a disk could guess.
+    if (!bench->Read(i += 37, state.thread_index()).ok()) state.SkipWithError("Read failed");
   }
-  state.SetBytesProcessed(state.iterations() * bench.page(0).header.stored_bytes());
+  state.SetBytesProcessed(state.iterations() * bench->page_bytes());
 }
-BENCHMARK(BM_Read)->ArgName("page_kib")->Arg(512)->Arg(2048)->UseRealTime();
+
+void Cases(benchmark::internal::Benchmark* cases) {
+  cases->ArgName("page_kib")->Arg(512)->Arg(2048)->Threads(1)->Threads(2)->Threads(kThreadsMax);
+  cases->UseRealTime()->Teardown(Close);
+}
+BENCHMARK(BM_Write)->Apply(Cases)->Setup(OpenEmpty);
+BENCHMARK(BM_Read)->Apply(Cases)->Setup(OpenFull);
 
 }  // namespace
 }  // namespace pagoda

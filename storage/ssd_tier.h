@@ -1,34 +1,34 @@
-// Pages on SSD, in RocksDB with blob files. It keeps bytes and verifies them; which pages belong
-// here, and which must go, is the store's business.
+// Pages on SSD: bytes in extent files (extent_files.h), one record each in RocksDB (ssd_index.h).
+// It keeps bytes and verifies them; which pages belong here, and which must go, is the store's
+// business.
 //
-//   column family meta     record key                   -> DirectoryRecord
-//   column family planes   record key | u16 big-endian  -> segment bytes; 0xffff: the header
-//   default                "format"                     -> version and instance id
+// A page exists when its record exists, and its bytes are written before its record. Space that is
+// freed is used again only after the change of its record is on the disk and no reader can still
+// be in it. A kill loses the last moments (flush_period) and never shows half a page. Checksums of
+// header and segments are checked on every read.
 //
-// A page exists when its meta record exists. All of a page's changes are one WriteBatch; there is
-// no write-ahead log: memtables of all families are flushed together, so a kill loses the last
-// moments (flush_period) and never shows half a page. RocksDB's own value checksums are off; ours
-// are checked on every read.
-//
-// Threads    every method from any thread, but one key is changed by one caller at a time
-// Errors     DATA_LOSS            bytes that fail a checksum or do not belong to the asked key
+// Threads    every method from any thread, but one key is put by one caller at a time
+// Errors     DATA_LOSS            bytes that fail a checksum, do not belong to the asked key, are
+//                                 missing or cannot be read; ssd_damage.h says which
 //            NOT_FOUND            no such page
 //            FAILED_PRECONDITION  Open: format of another version, or folder in use; names a remedy
+//            RESOURCE_EXHAUSTED   the disk or the space for pages is full
 //            UNAVAILABLE          the folder or the disk fails; names path and cause
 //            INTERNAL             a RocksDB error we do not understand
-// Limits     65534 segments a page
-// Cost       Put copies the page twice (batch, memtable); a read copies once
+// Cost       nothing is copied where the caller's memory is aligned to 4096 and padded; a page is
+//            one write, and one read of the header plus one of everything else
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -36,29 +36,26 @@
 #include "absl/types/span.h"
 #include "storage/base/bytes.h"
 #include "storage/directory_record.h"
+#include "storage/extent_files.h"
+#include "storage/extent_limbo.h"
+#include "storage/policy/token_bucket.h"
+#include "storage/ssd_damage.h"
 #include "storage/ssd_options.h"
-#include "storage/store_observer.h"
-
-namespace rocksdb {
-class ColumnFamilyHandle;
-class DB;
-class Slice;
-class Snapshot;
-class Status;
-}  // namespace rocksdb
 
 namespace pagoda {
 
-// The one place where RocksDB's errors become ours. `doing` names the operation and the path.
-absl::Status FromRocksDb(const rocksdb::Status& status, absl::string_view doing);
-
-// What exactly was wrong, of a DATA_LOSS that SsdTier returned.
-IntegrityKind IntegrityKindOf(const absl::Status& status);
+class SsdIndex;
 
 struct SsdPageWrite {
-  DirectoryRecord record;
+  DirectoryRecord record;          // its extent is the tier's to fill
   ByteSpan header;                 // encoded PageHeader
-  std::vector<ByteSpan> segments;  // payloads without padding
+  std::vector<ByteSpan> segments;  // payloads, with their zero padding to 4096 or without
+};
+
+// Records that were dropped when the tier was opened, because their bytes cannot be theirs.
+struct SsdOpenDamage {
+  int64_t overlapping_count = 0;  // two records claim the same bytes: both are dropped
+  int64_t missing_count = 0;      // the file is gone or too short
 };
 
 class SsdTier {
@@ -69,16 +66,19 @@ class SsdTier {
     Reader(Reader&& other) noexcept;
     ~Reader();
     const PageHeader& header() const { return header_; }
-    // Reads whole segments, target.size() == the segment's length, and verifies each.
+    // Reads one segment, target.size() == its length, and verifies it.
     absl::Status ReadSegment(uint32_t index, MutableByteSpan target) const;
+    // Reads all of them in one vectored read, and verifies each. Targets have the segments' lengths
+    // or their padded sizes; padding is set to zero.
+    absl::Status ReadAll(absl::Span<const MutableByteSpan> targets) const;
 
    private:
     friend class SsdTier;
-    Reader(const SsdTier* tier, const rocksdb::Snapshot* snapshot, const RecordKey& key)
-        : tier_(tier), snapshot_(snapshot), key_(key) {}
-    const SsdTier* tier_;
-    const rocksdb::Snapshot* snapshot_;
-    RecordKey key_;
+    Reader(SsdTier* tier, ExtentLimbo::Epoch epoch) : tier_(tier), epoch_(epoch) {}
+    absl::Status Verify(uint32_t index, ByteSpan padded) const;
+    SsdTier* tier_;
+    ExtentLimbo::Epoch epoch_;
+    Extent extent_;
     PageHeader header_;
   };
 
@@ -88,25 +88,39 @@ class SsdTier {
   SsdTier(const SsdTier&) = delete;
   SsdTier& operator=(const SsdTier&) = delete;
 
-  // Writes a page, or replaces the one that was there (planes may be fewer or other ones).
-  absl::Status Put(const SsdPageWrite& page);
+  // Waits until `bytes` may be written without going beyond write_bytes_per_second_max: for who
+  // writes in the background, before Put. Returns at once when there is no limit.
+  void WaitForRate(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Writes a page, or replaces the one that was there.
+  absl::Status Put(const SsdPageWrite& page) ABSL_LOCKS_EXCLUDED(mutex_, change_mutex_);
   // OK also when the page is not there.
-  absl::Status Delete(const RecordKey& key);
+  absl::Status Delete(const RecordKey& key) ABSL_LOCKS_EXCLUDED(mutex_, change_mutex_);
 
   // Opens a page for reading: its header verified by checksum and against key, scope, identity.
   absl::StatusOr<Reader> ReadPage(const RecordKey& key, const ScopeId& scope,
-                                  const Identity& identity) const;
+                                  const Identity& identity) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The page's record, without its bytes.
+  absl::StatusOr<DirectoryRecord> Find(const RecordKey& key) const;
 
   // Every page's record, in key order, without reading page bytes. A record that fails is handed
   // to `on_damaged` instead (its key may be unreadable too: empty), and should be deleted.
   absl::Status ForEachRecord(
       absl::FunctionRef<void(const DirectoryRecord&)> on_record,
       absl::FunctionRef<void(absl::string_view, const absl::Status&)> on_damaged) const;
-  // Removes whatever is stored under an encoded record key that cannot be trusted.
+  // Removes a record that cannot be trusted.
   absl::Status DeleteDamaged(absl::string_view encoded_key);
+  const SsdOpenDamage& open_damage() const { return open_damage_; }
 
-  // Everything that was put is on the disk after this.
-  absl::Status Flush();
+  // Everything that was put is on the disk after this. When the disk says that it could not keep
+  // some of it, those pages are deleted and named by TakeLost; the rest is on the disk.
+  absl::Status Flush() ABSL_LOCKS_EXCLUDED(mutex_, change_mutex_, flush_mutex_);
+  // Pages that a failed flush has deleted since the last call.
+  std::vector<RecordKey> TakeLost() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Flushes that failed since Open().
+  int64_t flush_failure_count() const { return flush_failures_.load(std::memory_order_relaxed); }
+
+  // Writes, syncs and reads a little, and flushes: OK says that the disk works.
+  absl::Status Probe() ABSL_LOCKS_EXCLUDED(mutex_, change_mutex_, flush_mutex_);
 
   // Sum of record.bytes of all pages; exact after Open().
   int64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
@@ -114,38 +128,59 @@ class SsdTier {
   int64_t capacity_bytes() const { return options_.capacity_bytes; }
   // Changes that a kill at this moment would lose.
   int64_t unflushed_count() const { return unflushed_count_.load(std::memory_order_relaxed); }
+  // What the extent files take on the disk, in use or not.
+  int64_t file_bytes() const { return files_->total_bytes(); }
+  int64_t file_count() const { return files_->file_count(); }
   // Random id of this folder's content, as 32 hex digits: another one means another store.
-  const std::string& instance_id() const { return instance_id_; }
+  const std::string& instance_id() const;
   bool uses_direct_io() const { return direct_io_; }
   const std::string& path() const { return options_.path; }
 
  private:
+  struct Written {
+    RecordKey key;
+    Extent extent;
+  };
+  using WrittenByFile = absl::flat_hash_map<uint32_t, std::vector<Written>>;
+
   SsdTier(const SsdOptions& options, bool direct_io);
-  absl::Status OpenDb();
-  absl::Status CheckFormat();
-  absl::Status CountPages();
+  absl::Status AdoptRecords();
+  absl::StatusOr<Extent> AllocateOrFlush(int64_t bytes);
+  absl::Status WriteBytes(const Extent& extent, const SsdPageWrite& page);
+  absl::Status Publish(const DirectoryRecord& record) ABSL_LOCKS_EXCLUDED(change_mutex_);
+  absl::Status Unpublish(const DirectoryRecord& record)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mutex_);
+  void Lose(uint32_t file, std::vector<Written> written, const absl::Status& cause);
+  void ReuseFreed() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status FlushOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(flush_mutex_);
   void FlushLoop() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The page's record; NOT_FOUND, DATA_LOSS or a disk error.
-  absl::StatusOr<DirectoryRecord> ReadRecord(const RecordKey& key,
-                                             const rocksdb::Snapshot* snapshot) const;
 
   // Constant after Open().
   const SsdOptions options_;
   const bool direct_io_;
-  std::string instance_id_;
-  std::unique_ptr<rocksdb::DB> db_;
-  rocksdb::ColumnFamilyHandle* default_ = nullptr;  // the handles are destroyed before db_
-  rocksdb::ColumnFamilyHandle* meta_ = nullptr;
-  rocksdb::ColumnFamilyHandle* planes_ = nullptr;
+  const Clock& clock_;
+  SsdOpenDamage open_damage_;
+  std::unique_ptr<SsdIndex> index_;
+  std::unique_ptr<ExtentFiles> files_;
 
   // Synchronised by themselves. Plain counts for display and watermarks: relaxed, because no other
   // memory is published through them.
   std::atomic<int64_t> used_bytes_{0};
   std::atomic<int64_t> page_count_{0};
   std::atomic<int64_t> unflushed_count_{0};
+  std::atomic<int64_t> flush_failures_{0};
 
-  // Guarded by mutex_.
-  absl::Mutex mutex_;
+  // Held through a flush: one after the other.
+  absl::Mutex flush_mutex_ ABSL_ACQUIRED_BEFORE(change_mutex_, mutex_);
+  // Held while a record is looked at and changed: RocksDB's memtable, and at worst one small read.
+  absl::Mutex change_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+
+  // Guarded by mutex_, under which there is no I/O.
+  mutable absl::Mutex mutex_;
+  ExtentLimbo limbo_ ABSL_GUARDED_BY(mutex_);
+  WrittenByFile unsynced_ ABSL_GUARDED_BY(mutex_);  // published since their file's last sync
+  std::vector<RecordKey> lost_ ABSL_GUARDED_BY(mutex_);
+  policy::TokenBucket write_rate_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread flusher_;

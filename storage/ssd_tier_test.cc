@@ -1,6 +1,6 @@
 // Goal: what comes back from SSD is what was put there, or DATA_LOSS; and every way in which a
 // folder cannot be used has one clear error. Method: round trips over closing and opening, and
-// damage done behind the tier's back with RocksDB itself.
+// damage done to the index and the extent files behind the tier's back.
 #include "storage/ssd_tier.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include "rocksdb/status.h"
 #include "storage/base/crc32c.h"
 #include "storage/base/testing/status_matchers.h"
-#include "storage/ssd_rocksdb.h"
+#include "storage/ssd_index.h"
 #include "storage/testing/raw_ssd.h"
 #include "storage/testing/temp_folder.h"
 #include "storage/testing/test_pages.h"
@@ -162,27 +162,26 @@ TEST_F(SsdTierTest, EveryDamagedValueIsFound) {
   Close();
   {
     RawSsd raw(options_.path);
-    std::string value = raw.GetPlane(chain[0].record(), 1);  // one bit
-    value[value.size() / 2] = static_cast<char>(value[value.size() / 2] ^ 4);
-    raw.PutPlane(chain[0].record(), 1, value);
-    raw.PutPlane(chain[1].record(), 0, raw.GetPlane(chain[1].record(), 0).substr(1));  // torn
-    raw.DeletePlane(chain[2].record(), 1);
-    value = raw.GetPlane(chain[3].record(), kSsdHeaderIndex);
-    value[100] = static_cast<char>(value[100] ^ 1);
-    raw.PutPlane(chain[3].record(), kSsdHeaderIndex, value);
-    raw.DeletePlane(chain[4].record(), kSsdHeaderIndex);
-    // Two valid pages swapped, planes and all.
-    for (const uint16_t index : {uint16_t{0}, uint16_t{1}, kSsdHeaderIndex}) {
-      const std::string five = raw.GetPlane(chain[5].record(), index);
-      raw.PutPlane(chain[5].record(), index, raw.GetPlane(chain[6].record(), index));
-      raw.PutPlane(chain[6].record(), index, five);
+    raw.FlipBit(chain[0].record(), 1, 20000);
+    // Torn: the second half of a segment was never written.
+    std::string value = raw.GetBytes(chain[1].record(), 0);
+    std::fill(value.begin() + 4096, value.end(), '\0');
+    raw.PutBytes(chain[1].record(), 0, value);
+    raw.PutBytes(chain[2].record(), 1, raw.GetBytes(chain[3].record(), 1));  // misdirected
+    raw.FlipBit(chain[3].record(), kRawHeader, 800);
+    raw.PutBytes(chain[4].record(), kRawHeader, std::string(4096, '\0'));
+    // Two valid pages swapped, headers and all.
+    for (const int index : {0, 1, kRawHeader}) {
+      const std::string five = raw.GetBytes(chain[5].record(), index);
+      raw.PutBytes(chain[5].record(), index, raw.GetBytes(chain[6].record(), index));
+      raw.PutBytes(chain[6].record(), index, five);
     }
   }
   Reopen();
   EXPECT_EQ(tier_->page_count(), 7);
   const IntegrityKind kinds[] = {IntegrityKind::kSegment, IntegrityKind::kSegment,
-                                 IntegrityKind::kMissing, IntegrityKind::kHeader,
-                                 IntegrityKind::kMissing, IntegrityKind::kHeader,
+                                 IntegrityKind::kSegment, IntegrityKind::kHeader,
+                                 IntegrityKind::kHeader,  IntegrityKind::kHeader,
                                  IntegrityKind::kHeader};
   for (int i = 0; i < 7; ++i) {
     const absl::Status status = Read(chain[i]);
@@ -199,9 +198,9 @@ TEST_F(SsdTierTest, SwappedSegmentsOfOnePageAreFound) {
   Close();
   {
     RawSsd raw(options_.path);
-    const std::string first = raw.GetPlane(page.record(), 0);
-    raw.PutPlane(page.record(), 0, raw.GetPlane(page.record(), 1));
-    raw.PutPlane(page.record(), 1, first);
+    const std::string first = raw.GetBytes(page.record(), 0);
+    raw.PutBytes(page.record(), 0, raw.GetBytes(page.record(), 1));
+    raw.PutBytes(page.record(), 1, first);
   }
   Reopen();
   EXPECT_THAT(Read(page), StatusIs(kLoss));
@@ -253,11 +252,11 @@ TEST_F(SsdTierTest, AnotherFormatVersionIsRefusedWithARemedy) {
     RawSsd raw(options_.path);
     good = raw.GetFormat();
     std::string value = good;
-    value[8] = 2;
+    value[8] = 3;
     raw.PutFormat(value);
   }
   EXPECT_THAT(SsdTier::Open(options_),
-              StatusIs(kRefused, "format version 2, this build reads 1; move"));
+              StatusIs(kRefused, "format version 3, this build reads 2; move"));
   {
     RawSsd raw(options_.path);
     std::string value = good;
@@ -323,8 +322,10 @@ TEST_F(SsdTierTest, RefusesBadOptionsByName) {
   EXPECT_THAT(with([](SsdOptions& o) { o.capacity_bytes = 1; }), StatusIs(kInvalid, "capacity"));
   EXPECT_THAT(with([](SsdOptions& o) { o.flush_period = -absl::Seconds(1); }),
               StatusIs(kInvalid, "flush_period"));
-  EXPECT_THAT(with([](SsdOptions& o) { o.write_buffer_bytes = 1; }),
-              StatusIs(kInvalid, "write_buffer_bytes"));
+  EXPECT_THAT(with([](SsdOptions& o) { o.extent_file_bytes = 1; }),
+              StatusIs(kInvalid, "extent_file_bytes"));
+  EXPECT_THAT(with([](SsdOptions& o) { o.index_buffer_bytes = 1; }),
+              StatusIs(kInvalid, "index_buffer_bytes"));
   EXPECT_THAT(with([](SsdOptions& o) { o.background_jobs = 1; }),
               StatusIs(kInvalid, "background_jobs"));
 }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "storage/policy/circuit_breaker.h"
 #include "storage/tier.h"
 
 namespace pagoda {
@@ -20,7 +21,7 @@ enum class EvictionReason : uint8_t {
   kPressure = 1,     // someone needed memory at once
   kRequest = 2,      // Evict or Remove
   kIntegrity = 3,    // the bytes were broken
-  kSsdFailed = 4,    // the page could not be written to SSD
+  kSsdFailed = 4,    // the page could not be written to SSD, or not kept there
   kOrphan = 5,       // found at start without its parent
   kNotAdmitted = 6,  // not worth a write to SSD, says the admission
 };
@@ -33,13 +34,15 @@ enum class EvictionAction : uint8_t {
 constexpr int kEvictionActionCount = 2;
 
 enum class IntegrityKind : uint8_t {
-  kHeader = 0,   // header checksum, or a header of another page
-  kSegment = 1,  // segment checksum or length
-  kRecord = 2,   // directory record
-  kMissing = 3,  // a record without its bytes
-  kContent = 4,  // equal recipe and backend, other content: counted, not an error
+  kHeader = 0,      // header checksum, or a header of another page
+  kSegment = 1,     // segment checksum or length
+  kRecord = 2,      // directory record
+  kMissing = 3,     // a record without its bytes
+  kContent = 4,     // equal recipe and backend, other content: counted, not an error
+  kUnreadable = 5,  // the disk cannot read the bytes (EIO)
+  kUnsynced = 6,    // the disk failed to keep what was written (fsync)
 };
-constexpr int kIntegrityKindCount = 5;
+constexpr int kIntegrityKindCount = 7;
 
 constexpr absl::string_view EvictionReasonName(EvictionReason reason) {
   constexpr absl::string_view kNames[] = {"watermark",  "pressure", "request",     "integrity",
@@ -54,7 +57,8 @@ constexpr absl::string_view CommitOutcomeName(CommitOutcome outcome) {
   return kNames[static_cast<int>(outcome)];
 }
 constexpr absl::string_view IntegrityKindName(IntegrityKind kind) {
-  constexpr absl::string_view kNames[] = {"header", "segment", "record", "missing", "content"};
+  constexpr absl::string_view kNames[] = {"header",  "segment",    "record",  "missing",
+                                          "content", "unreadable", "unsynced"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -69,6 +73,8 @@ class StoreObserver {
   virtual void OnSsdRead(absl::Duration /*took*/, int64_t /*bytes*/, bool /*ok*/) {}
   virtual void OnSsdWrite(absl::Duration /*took*/, int64_t /*bytes*/, bool /*ok*/) {}
   virtual void OnWriteQueueFull() {}
+  virtual void OnSsdBreaker(policy::BreakerState /*state*/, policy::BreakerReason /*why*/) {}
+  virtual void OnLoadsLate(int64_t /*count*/) {}  // answered before their read had ended
   virtual void OnLeasesExpired(int64_t /*count*/) {}
 };
 

@@ -64,7 +64,10 @@ struct StoreCounters {
   int64_t write_queue_refusals = 0;
   int64_t load_queue_refusals = 0;
   int64_t loads_started = 0;
-  int64_t loads_joined = 0;  // waited for a read that was under way already
+  int64_t loads_joined = 0;    // waited for a read that was under way already
+  int64_t loads_late = 0;      // answered UNAVAILABLE at their deadline
+  int64_t ssd_pages_lost = 0;  // the disk failed to keep what it had taken (fsync)
+  int64_t ssd_breaker_trips[policy::kBreakerReasonCount] = {};
   int64_t leases_expired = 0;
   int64_t compacted_bytes = 0;   // moved in host memory to empty a chunk
   int64_t compacted_chunks = 0;  // emptied that way
@@ -85,6 +88,8 @@ struct StoreStats {
   int64_t pinned_page_count = 0;  // by Pin, not by leases
   int64_t write_queue_count = 0;
   int64_t load_queue_count = 0;
+  policy::BreakerState ssd_breaker = policy::BreakerState::kClosed;
+  int64_t ssd_file_bytes = 0;    // what the extent files take on the disk, in use or not
   int64_t unflushed_count = 0;   // changes on SSD that a kill would lose
   int64_t dirty_page_count = 0;  // in host memory only, or newer than on SSD
 };

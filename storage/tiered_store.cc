@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "storage/base/check.h"
 #include "storage/base/log.h"
 #include "storage/base/status_macros.h"
@@ -42,6 +41,7 @@ TieredStore::TieredStore(const TieredStoreOptions& options, const Clock& clock,
       observer_(observer != nullptr ? observer : NoObserver()),
       directory_(options.use_window),
       leases_(options.leases),
+      breaker_(options.ssd_breaker),
       move_budget_(options.compaction_bytes_per_second) {}
 
 TieredStore::~TieredStore() {
@@ -69,8 +69,13 @@ absl::Status TieredStore::Rebuild() {
       orphans.push_back(directory_.at(id).record);
       DropSsd(id, EvictionReason::kOrphan, after);
     }
-    for (size_t i = 0; i < damaged.size(); ++i) {
+    const SsdOpenDamage& dropped = ssd_->open_damage();
+    const auto damaged_count = static_cast<int64_t>(damaged.size());
+    for (int64_t i = 0; i < damaged_count + dropped.overlapping_count; ++i) {
       CountIntegrity(TierKind::kSsd, IntegrityKind::kRecord, after);
+    }
+    for (int64_t i = 0; i < dropped.missing_count; ++i) {
+      CountIntegrity(TierKind::kSsd, IntegrityKind::kMissing, after);
     }
   }
   for (const std::string& key : damaged) PAGODA_RETURN_IF_ERROR(ssd_->DeleteDamaged(key));
@@ -87,7 +92,7 @@ absl::Status TieredStore::Rebuild() {
 
 void TieredStore::StartThreads() {
   if (ssd_ != nullptr) {
-    writer_ = std::make_unique<WorkQueue>(/*thread_count=*/1, options_.write_queue_pages_max);
+    writer_ = std::make_unique<WorkQueue>(options_.writer_threads, options_.write_queue_pages_max);
     loader_ = std::make_unique<WorkQueue>(options_.loader_threads, options_.load_queue_max);
     writer_->PushAlways([this] {
       MakeSsdRoom(0, /*presser=*/nullptr);
@@ -108,13 +113,13 @@ void TieredStore::StopThreads() {
 }
 
 void TieredStore::AnswerPendingLoads() {
-  absl::flat_hash_map<RecordKey, std::vector<LoadCallback>> loads;
+  absl::flat_hash_map<RecordKey, Load> loads;
   {
     absl::MutexLock lock(&mutex_);
     loads.swap(loads_);
   }
-  for (const auto& [key, callbacks] : loads) {
-    for (const LoadCallback& callback : callbacks) {
+  for (const auto& [key, load] : loads) {
+    for (const LoadCallback& callback : load.waiters) {
       callback(absl::UnavailableError("store: shutting down"));
     }
   }
@@ -137,13 +142,7 @@ void TieredStore::Finish(Aftermath& after) {
 absl::Status TieredStore::Flush() {
   if (ssd_ == nullptr) return absl::OkStatus();
   // Twice, because a write that ends may queue the page's next encoding behind the first mark.
-  for (int i = 0; i < 2; ++i) {
-    // Notified when the job is destroyed: also when the queue is stopped and drops it.
-    auto done = std::make_shared<absl::Notification>();
-    std::shared_ptr<void> mark(nullptr, [done](void*) { done->Notify(); });
-    writer_->PushAlways([mark = std::move(mark)] {});
-    done->WaitForNotification();
-  }
+  for (int i = 0; i < 2; ++i) writer_->WaitForEarlier();
   return ssd_->Flush();
 }
 
@@ -223,12 +222,14 @@ StoreStats TieredStore::Stats() {
     stats.lease_count = leases_.lease_count();
     stats.directory_memory_bytes = directory_.memory_bytes();
     FillTierStats(stats);
+    stats.ssd_breaker = breaker_.state();
   }
   stats.staged_page_count = staged_page_count_->load(std::memory_order_relaxed);
   if (ssd_ == nullptr) return stats;
   stats.write_queue_count = writer_->waiting_count();
   stats.load_queue_count = loader_->waiting_count();
   stats.unflushed_count = ssd_->unflushed_count();
+  stats.ssd_file_bytes = ssd_->file_bytes();
   return stats;
 }
 

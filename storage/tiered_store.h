@@ -19,6 +19,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +30,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,6 +41,7 @@
 #include "storage/host_page.h"
 #include "storage/host_tier.h"
 #include "storage/lease_table.h"
+#include "storage/policy/circuit_breaker.h"
 #include "storage/policy/compaction.h"
 #include "storage/ssd_tier.h"
 #include "storage/store_observer.h"
@@ -141,7 +144,8 @@ class TieredStore {
   HostPagePtr GetResident(const RecordKey& key, const ScopeId& scope) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Calls back once: inline when the page is resident or the answer is known, else after one read
-  // from SSD, which all callers of the same page share.
+  // from SSD, which all callers of the same page share. UNAVAILABLE while the disk is set aside,
+  // and when the read has not ended by its deadline (load_timeout).
   void LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCallback callback)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -216,6 +220,14 @@ class TieredStore {
     int64_t freed_bytes = 0;
   };
   struct Source;  // what a load needs to know of its page
+  struct Load {
+    std::vector<LoadCallback> waiters;
+    absl::Duration deadline;  // then who waits is answered, and who comes is refused
+  };
+  struct DiskWork {
+    policy::CircuitBreaker::Epoch epoch = 0;
+    absl::Duration began;
+  };
 
   TieredStore(const TieredStoreOptions& options, const Clock& clock, StoreObserver* observer);
   absl::Status Rebuild() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -269,6 +281,23 @@ class TieredStore {
   bool SettleLoad(const RecordKey& key, const Source& source, absl::StatusOr<HostPagePtr>& result,
                   Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // tiered_store_health.cc
+  // The only reader or writer of this key on SSD, from here to ReleaseKey. Waits for the other.
+  void HoldKey(const RecordKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReleaseKey(const RecordKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status DeleteOnSsd(const RecordKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Brackets what uses the disk, so that its health is known.
+  uint64_t BeginDiskWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndDiskWork(uint64_t work, const absl::Status& status, Aftermath& after)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status DiskSetAside() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteBreaker(Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Every demotion_period: late loads, hanging work, lost pages, probes.
+  void CheckSsd() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<LoadCallback> TakeLateLoads(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ProbeDisk(policy::CircuitBreaker::Epoch epoch) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetLost(const RecordKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // tiered_store_lease.cc
   absl::StatusOr<LeaseId> GrantLease(const ScopeId& scope, absl::Span<const EntryId> ids,
                                      const LeaseTerms& terms, Aftermath& after)
@@ -307,7 +336,7 @@ class TieredStore {
   // Synchronised by themselves.
   const std::shared_ptr<std::atomic<int64_t>> staged_page_count_ =  // relaxed: for display
       std::make_shared<std::atomic<int64_t>>(0);
-  std::unique_ptr<WorkQueue> writer_;  // one thread: the changes of one key stay in order
+  std::unique_ptr<WorkQueue> writer_;
   std::unique_ptr<WorkQueue> loader_;
 
   // Guarded by mutex_. Under it only the locks of HostTier and WorkQueue are taken.
@@ -317,7 +346,13 @@ class TieredStore {
   StorePolicies policies_ ABSL_GUARDED_BY(mutex_);
   policy::SsdAdmission admission_ ABSL_GUARDED_BY(mutex_);
   StoreCounters counters_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<RecordKey, std::vector<LoadCallback>> loads_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<RecordKey, Load> loads_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::pair<absl::Duration, RecordKey>> load_deadlines_ ABSL_GUARDED_BY(mutex_);
+  policy::CircuitBreaker breaker_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, DiskWork> disk_work_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_disk_work_ ABSL_GUARDED_BY(mutex_) = 1;
+  absl::flat_hash_set<RecordKey> held_keys_ ABSL_GUARDED_BY(mutex_);  // being changed on SSD
+  int64_t flush_failures_seen_ ABSL_GUARDED_BY(mutex_) = 0;
   // Pages that leave host memory once they are written, and how many bytes that will free.
   absl::flat_hash_map<EntryId, int64_t> demoting_ ABSL_GUARDED_BY(mutex_);
   int64_t demoting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -26,8 +26,8 @@ TieredStoreOptions Options(const std::string& path) {
   options.ssd.path = path;
   options.ssd.capacity_bytes = 64 << 20;
   options.ssd.flush_period = absl::Milliseconds(15);
-  options.ssd.write_buffer_bytes = 1 << 20;  // RocksDB flushes by itself too
-  options.ssd.blob_file_bytes = 1 << 20;
+  options.ssd.index_buffer_bytes = 64 << 10;  // RocksDB flushes by itself too
+  options.ssd.extent_file_bytes = 1 << 20;
   return options;
 }
 

@@ -55,13 +55,7 @@ void TieredStore::DeleteOnSsdLater(const RecordKey& key) {
   // Behind every write of this key that is queued. Not refused: a deletion holds no page.
   ++ssd_changes_;
   writer_->PushAlways([this, key] {
-    bool written_again;
-    {
-      absl::MutexLock lock(&mutex_);
-      const EntryId id = directory_.Find(key);
-      written_again = id != kNoEntry && directory_.at(id).on_ssd();
-    }
-    const absl::Status status = written_again ? absl::OkStatus() : ssd_->Delete(key);
+    const absl::Status status = DeleteOnSsd(key);
     absl::MutexLock lock(&mutex_);
     --ssd_changes_;
     ssd_refused_ |= !status.ok();
@@ -122,6 +116,7 @@ void TieredStore::DemotionLoop() {
     }
     Finish(after);
     ExpireLeases();
+    CheckSsd();
     CompactIfFragmented();
   }
 }
@@ -144,6 +139,7 @@ void TieredStore::DemoteHost(Aftermath& after) {
                                                !demoting_.contains(id));
         return free && guard.MayTake(CandidateOf(TierKind::kHost, id));
       });
+  bool refused = false;
   const bool beyond_hard = marks.ShortBytes(usage.used_bytes, 0, usage.capacity_bytes) > 0;
   for (const EntryId id : victims) {
     const DirectoryEntry& entry = directory_.at(id);
@@ -164,9 +160,11 @@ void TieredStore::DemoteHost(Aftermath& after) {
       demoting_bytes_ += entry.host->bytes();
       continue;
     }
-    // The queue is full. There is time until the hard mark; beyond it the cache forgets.
-    after.events.push_back([](StoreObserver& o) { o.OnWriteQueueFull(); });
-    if (!beyond_hard) return;
+    // The queue is full or the disk is set aside. There is time until the hard mark; beyond it the
+    // cache forgets.
+    if (!refused) after.events.push_back([](StoreObserver& o) { o.OnWriteQueueFull(); });
+    refused = true;
+    if (!beyond_hard) continue;
     const bool last = entry.child_count == 0 && directory_.host_policy().child_count(id) == 0;
     if (last) DropHost(id, EvictionReason::kSsdFailed, after);
   }

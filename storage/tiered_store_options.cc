@@ -21,7 +21,9 @@ absl::Status TieredStoreOptions::Validate() const {
         positive("pages_per_lease_max", leases.pages_per_lease_max),
         positive("lease_ttl_max", absl::ToInt64Milliseconds(lease_ttl_max)),
         positive("use_window", absl::ToInt64Seconds(use_window)),
-        positive("loader_threads", loader_threads), positive("load_queue_max", load_queue_max),
+        positive("load_timeout", absl::ToInt64Milliseconds(load_timeout)),
+        positive("loader_threads", loader_threads), positive("writer_threads", writer_threads),
+        positive("load_queue_max", load_queue_max),
         positive("write_queue_pages_max", write_queue_pages_max),
         positive("compaction_bytes_per_second", compaction_bytes_per_second),
         positive("demotion_period", absl::ToInt64Milliseconds(demotion_period))}) {

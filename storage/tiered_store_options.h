@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "storage/host_tier.h"
 #include "storage/lease_table.h"
+#include "storage/policy/circuit_breaker.h"
 #include "storage/ssd_options.h"
 #include "storage/store_policies.h"
 
@@ -19,11 +20,14 @@ struct TieredStoreOptions {
   StorePolicies policies;  // may be changed later
   absl::Duration use_window = absl::Minutes(1);  // of the use counts: policy/use_count.h
   LeaseTable::Options leases;
+  policy::CircuitBreaker::Options ssd_breaker;
+  absl::Duration load_timeout = absl::Seconds(5);    // who waits for SSD is answered by then
   absl::Duration lease_ttl_max = absl::Minutes(10);  // longer terms are cut to this
 
   // Performance.
-  int32_t loader_threads = 2;      // one reader reaches about half of a disk; see storage/README.md
-  int64_t load_queue_max = 65536;  // loads waiting; beyond, LoadAsync refuses
+  int32_t loader_threads = 2;            // pages read at a time; see storage/README.md
+  int32_t writer_threads = 2;            // pages written at a time
+  int64_t load_queue_max = 65536;        // loads waiting; beyond, LoadAsync refuses
   int64_t write_queue_pages_max = 1024;  // pages waiting for SSD; beyond, PersistAsync refuses
   int64_t compaction_bytes_per_second = int64_t{256} << 20;  // moved in host memory at most
   absl::Duration demotion_period = absl::Milliseconds(100);  // also how late a lease may expire

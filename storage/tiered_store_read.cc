@@ -38,6 +38,7 @@ absl::StatusOr<LookupAnswer> TieredStore::LookupPrefix(const LookupQuery& query)
       const CopyInfo copy = directory_.best_copy_of(id);
       if (copy.precision < query.precision_min || copy.fidelity < query.fidelity_min) break;
       const bool ready = entry.host != nullptr;
+      if (!ready && !breaker_.closed()) break;
       answer.pages.push_back({ready ? TierKind::kHost : TierKind::kSsd,
                               ready ? PageState::kReady : PageState::kLoading, copy.precision,
                               copy.fidelity, copy.planes, copy.bytes, entry.base_position,
@@ -80,17 +81,26 @@ void TieredStore::LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCall
     if (closing_) {
       answer = absl::UnavailableError("store: shutting down");
     } else if (id != kNoEntry && !directory_.at(id).quarantined) {
+      const absl::Duration now = clock_.Monotonic();
+      const auto running = loads_.find(key);
       if (directory_.at(id).host != nullptr) {
         answer = directory_.at(id).host;
+      } else if (!breaker_.closed()) {
+        answer = DiskSetAside();
+      } else if (running != loads_.end() && now >= running->second.deadline) {
+        answer = absl::UnavailableError("ssd: a read of this page is under way and does not end");
+      } else if (running != loads_.end()) {
+        running->second.waiters.push_back(std::move(callback));
+        ++counters_.loads_joined;
+        return;
+      } else if (loader_->TryPush([this, key] { RunLoad(key); })) {
+        Load& load = loads_[key];
+        load.deadline = now + options_.load_timeout;
+        load.waiters.push_back(std::move(callback));
+        load_deadlines_.emplace_back(load.deadline, key);
+        ++counters_.loads_started;
+        return;
       } else {
-        std::vector<LoadCallback>& waiters = loads_[key];
-        const bool first = waiters.empty();
-        if (!first || loader_->TryPush([this, key] { RunLoad(key); })) {
-          waiters.push_back(std::move(callback));
-          ++(first ? counters_.loads_started : counters_.loads_joined);
-          return;
-        }
-        loads_.erase(key);
         ++counters_.load_queue_refusals;
         answer = absl::ResourceExhaustedError("ssd: the queue of loads is full");
       }
@@ -105,6 +115,7 @@ void TieredStore::RunLoad(const RecordKey& key) {
   Aftermath after;
   for (int i = 0; i < kLoadTriesMax; ++i) {
     Source source;
+    uint64_t work = 0;
     bool settled = true;
     {
       absl::MutexLock lock(&mutex_);
@@ -115,8 +126,11 @@ void TieredStore::RunLoad(const RecordKey& key) {
         result = absl::NotFoundError("page: dropped meanwhile");
       } else if (directory_.at(id).host != nullptr) {
         result = directory_.at(id).host;
+      } else if (!breaker_.closed()) {
+        result = DiskSetAside();
       } else {
         const DirectoryEntry& entry = directory_.at(id);
+        work = BeginDiskWork();
         source = {directory_.scope_of(id), directory_.identity_of(id), entry.incarnation,
                   entry.ssd_version};
         settled = false;
@@ -125,6 +139,7 @@ void TieredStore::RunLoad(const RecordKey& key) {
     if (settled) break;
     absl::StatusOr<HostPagePtr> read = ReadFromSsd(key, source);
     absl::MutexLock lock(&mutex_);
+    EndDiskWork(work, read.status(), after);
     if (SettleLoad(key, source, read, after)) {
       result = std::move(read);
       break;
@@ -134,7 +149,7 @@ void TieredStore::RunLoad(const RecordKey& key) {
     absl::MutexLock lock(&mutex_);
     const auto it = loads_.find(key);
     PAGODA_CHECK(it != loads_.end());
-    waiters.swap(it->second);
+    waiters.swap(it->second.waiters);
     loads_.erase(it);
   }
   Finish(after);
@@ -146,10 +161,9 @@ absl::StatusOr<HostPagePtr> TieredStore::ReadFromSsd(const RecordKey& key, const
                           ssd_->ReadPage(key, source.scope, source.identity));
   PAGODA_ASSIGN_OR_RETURN(StagedPage page, StageWithRoom(reader.header()));
   const absl::Duration start = clock_.Monotonic();
-  absl::Status status;
-  for (size_t i = 0; i < page.segment_count() && status.ok(); ++i) {
-    status = reader.ReadSegment(static_cast<uint32_t>(i), page.segment(i));
-  }
+  std::vector<MutableByteSpan> targets;
+  for (size_t i = 0; i < page.segment_count(); ++i) targets.push_back(page.padded_segment(i));
+  const absl::Status status = reader.ReadAll(targets);
   observer_->OnSsdRead(clock_.Monotonic() - start, page.bytes(), status.ok());
   PAGODA_RETURN_IF_ERROR(status);
   return StagedPage::Freeze(std::move(page));

@@ -208,6 +208,7 @@ absl::Status TieredStore::PersistAsync(const RecordKey& key, const ScopeId& scop
     if (directory_.at(id).quarantined) return absl::NotFoundError("page: quarantined");
     if (!directory_.at(id).dirty || !WorthWritingEarly(id)) return absl::OkStatus();
     if (QueueWrite(id)) return absl::OkStatus();
+    if (!breaker_.closed()) return DiskSetAside();
   }
   observer_->OnWriteQueueFull();
   return absl::ResourceExhaustedError(absl::StrFormat(
@@ -217,6 +218,7 @@ absl::Status TieredStore::PersistAsync(const RecordKey& key, const ScopeId& scop
 bool TieredStore::QueueWrite(EntryId id) {
   const DirectoryEntry& entry = directory_.at(id);
   if (entry.queued) return true;
+  if (!breaker_.closed()) return false;  // stays dirty; written when it is demoted
   const bool pushed = writer_->TryPush(
       [this, key = entry.record, incarnation = entry.incarnation] { WritePage(key, incarnation); });
   if (pushed) {
@@ -231,21 +233,31 @@ void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
   HostPagePtr page;
   {
     absl::MutexLock lock(&mutex_);
+    HoldKey(key);
     const EntryId id = directory_.Find(key);
-    if (id == kNoEntry || directory_.at(id).incarnation != incarnation) return;
-    page = directory_.at(id).host;
-    if (page == nullptr || directory_.at(id).quarantined) {
-      directory_.SetQueued(id, false);
+    const bool gone = id == kNoEntry || directory_.at(id).incarnation != incarnation;
+    if (!gone) page = directory_.at(id).host;
+    if (gone || page == nullptr || directory_.at(id).quarantined || !breaker_.closed()) {
+      if (!gone) {
+        directory_.SetQueued(id, false);
+        ForgetDemotion(id);
+      }
+      ReleaseKey(key);
       return;
     }
     ++ssd_changes_;
   }
+  ssd_->WaitForRate(page->bytes());
   MakeSsdRoom(page->bytes(), &page->header().scope);
   SsdPageWrite write{DirectoryRecordOf(page->header()), page->header_bytes(), {}};
-  for (size_t i = 0; i < page->segment_count(); ++i) write.segments.push_back(page->segment(i));
+  for (size_t i = 0; i < page->segment_count(); ++i) {
+    write.segments.push_back(page->padded_segment(i));
+  }
   absl::Status status;
+  uint64_t work = 0;
   {
     absl::MutexLock lock(&mutex_);
+    work = BeginDiskWork();
     const int64_t short_bytes = policies_.ssd.marks.ShortBytes(
         directory_.ssd_bytes(), page->bytes(), ssd_->capacity_bytes());
     if (short_bytes > 0) {
@@ -270,6 +282,8 @@ void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
     } else {
       ++counters_.ssd_write_errors;
     }
+    EndDiskWork(work, status, after);
+    ReleaseKey(key);
     const EntryId id = directory_.Find(key);
     // Removed meanwhile: the deletion waits in the queue behind us.
     if (id != kNoEntry && directory_.at(id).incarnation == incarnation) {
@@ -328,7 +342,7 @@ void TieredStore::MakeSsdRoom(int64_t bytes, const ScopeId* presser) {
         directory_.ssd_policy().PickVictims(need_bytes, [&](EntryId id) {
           mutex_.AssertHeld();
           const DirectoryEntry& entry = directory_.at(id);
-          if (loads_.contains(entry.record)) return false;
+          if (loads_.contains(entry.record) || held_keys_.contains(entry.record)) return false;
           // The last copy goes only when no page that follows it is elsewhere.
           const bool free =
               entry.host != nullptr || entry.child_count == directory_.ssd_policy().child_count(id);
@@ -336,14 +350,18 @@ void TieredStore::MakeSsdRoom(int64_t bytes, const ScopeId* presser) {
         });
     for (const EntryId id : victims) {
       deleted.push_back(directory_.at(id).record);
+      HoldKey(deleted.back());
       DropSsd(id, EvictionReason::kWatermark, after);
     }
     ++ssd_changes_;
   }
-  // On the writer's thread, so in order with every other change of these keys.
   bool refused = false;
   for (const RecordKey& key : deleted) {
     const absl::Status status = ssd_->Delete(key);
+    {
+      absl::MutexLock lock(&mutex_);
+      ReleaseKey(key);
+    }
     if (!status.ok()) LogWarning("ssd_delete_failed", {{"error", status.ToString()}});
     refused |= !status.ok();
   }

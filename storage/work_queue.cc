@@ -16,6 +16,7 @@ bool WorkQueue::TryPush(Job job) {
   absl::MutexLock lock(&mutex_);
   if (stopped_ || static_cast<int64_t>(jobs_.size()) >= queue_max_) return false;
   jobs_.push_back(std::move(job));
+  ++next_number_;
   return true;
 }
 
@@ -23,13 +24,24 @@ bool WorkQueue::PushAlways(Job job) {
   absl::MutexLock lock(&mutex_);
   if (stopped_) return false;
   jobs_.push_back(std::move(job));
+  ++next_number_;
   return true;
+}
+
+void WorkQueue::WaitForEarlier() {
+  absl::MutexLock lock(&mutex_);
+  const uint64_t end = next_number_;
+  const auto ended = [this, end]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool none_waits = jobs_.empty() || next_number_ - jobs_.size() >= end;
+    return none_waits && (running_.empty() || *running_.begin() >= end);
+  };
+  mutex_.Await(absl::Condition(&ended));
 }
 
 bool WorkQueue::Drain(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return jobs_.empty() && running_count_ == 0;
+    return jobs_.empty() && running_.empty();
   };
   return mutex_.AwaitWithTimeout(absl::Condition(&idle), timeout);
 }
@@ -57,18 +69,20 @@ void WorkQueue::Run() {
   };
   while (true) {
     Job job;
+    uint64_t number = 0;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(&wake));
       if (stopped_) return;
+      number = next_number_ - jobs_.size();
       job = std::move(jobs_.front());
       jobs_.pop_front();
-      ++running_count_;
+      running_.insert(number);
     }
     job();
     job = nullptr;  // what it owns goes before the queue counts as idle
     absl::MutexLock lock(&mutex_);
-    --running_count_;
+    running_.erase(number);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -30,6 +31,8 @@ class WorkQueue {
   bool TryPush(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
   // As TryPush, but beyond queue_max too: for small jobs that must not be lost. False when stopped.
   bool PushAlways(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until every job that was pushed before this call has ended, or was dropped by Stop.
+  void WaitForEarlier() ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits until nothing is queued or running. False at the deadline.
   bool Drain(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs what is running to its end, drops the rest, joins the threads. Idempotent.
@@ -42,8 +45,9 @@ class WorkQueue {
 
   const int64_t queue_max_;
   mutable absl::Mutex mutex_;
-  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);
-  int64_t running_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<Job> jobs_ ABSL_GUARDED_BY(mutex_);  // the last one has number next_number_ - 1
+  uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::set<uint64_t> running_ ABSL_GUARDED_BY(mutex_);  // numbers
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

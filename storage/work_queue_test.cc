@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
 
 #include "absl/synchronization/notification.h"
 
@@ -44,6 +45,33 @@ TEST(WorkQueueTest, RefusesWhenFullAndWhenStopped) {
   EXPECT_FALSE(queue.TryPush([&] { ++ran; }));
   EXPECT_FALSE(queue.PushAlways([&] { ++ran; }));
   EXPECT_EQ(ran, 3);
+}
+
+TEST(WorkQueueTest, WaitsForWhatWasPushedBeforeAndForNothingElse) {
+  WorkQueue queue(2, 100);
+  absl::Notification release;
+  std::atomic<bool> early{false};
+  ASSERT_TRUE(queue.TryPush([&] {
+    release.WaitForNotification();
+    early = true;
+  }));
+  std::thread releaser([&] { release.Notify(); });
+  queue.WaitForEarlier();
+  EXPECT_TRUE(early);
+  releaser.join();
+  absl::Notification never;
+  absl::Notification started;
+  ASSERT_TRUE(queue.TryPush([] {}));
+  queue.WaitForEarlier();
+  ASSERT_TRUE(queue.TryPush([&] {
+    started.Notify();
+    never.WaitForNotification();
+  }));
+  started.WaitForNotification();
+  std::thread stopper([&] { queue.Stop(); });
+  never.Notify();
+  stopper.join();
+  queue.WaitForEarlier();  // stopped: nothing waits
 }
 
 TEST(WorkQueueTest, ThreadsRunSideBySide) {
