@@ -23,6 +23,7 @@ NO_SERVICES = ["grpcpp/", "google/protobuf/", "rocksdb/", "prometheus/"]
 LAYERS = {
     "storage/base/": (["storage/base/"], NO_SERVICES),
     "storage/policy/": (["storage/base/", "storage/policy/"], NO_SERVICES),
+    "storage/prefetch/": (["storage/base/", "storage/prefetch/", "storage/tier.h"], NO_SERVICES),
     "storage/": (["storage/"], ["grpcpp/", "google/protobuf/", "prometheus/"]),
     "proto/": (WIRE + ["storage/base/"], ["rocksdb/", "prometheus/"]),
     "kernels/": (["kernels/", "storage/base/"], NO_SERVICES),
