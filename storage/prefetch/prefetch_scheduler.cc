@@ -24,6 +24,10 @@ Scheduler::Scheduler(const Options& options)
 
 void Scheduler::Offer(const QueueItem& item) {
   outcomes_.OnAsked(item.source);
+  Enqueue(item);
+}
+
+void Scheduler::Enqueue(const QueueItem& item) {
   const std::optional<QueueItem> loser = queue_.Offer(item);
   if (!loser.has_value()) return;
   const bool known = loser->page == item.page && queue_.contains(item.page);
@@ -149,7 +153,7 @@ std::vector<Action> Scheduler::Poll(absl::Duration now, World& world) {
       waiting.push_back(*item);
     }
   }
-  for (const QueueItem& item : waiting) queue_.Offer(item);  // there is room: they came from there
+  for (const QueueItem& item : waiting) Enqueue(item);
   return actions;
 }
 

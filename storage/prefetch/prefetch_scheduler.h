@@ -105,7 +105,8 @@ class Scheduler {
   static constexpr int kLooksMax = 256;            // at items in one Poll
   static constexpr size_t kRefusalsMax = 4;        // of room in one Poll
 
-  void Offer(const QueueItem& item);
+  void Offer(const QueueItem& item);    // counts it as asked for
+  void Enqueue(const QueueItem& item);  // without
   void LearnSteps(absl::Span<const PageId> pages, uint64_t stream, absl::Duration now);
   void OfferReturns(absl::Duration now, const World& world);
   // The action for an item, or nothing; `no_room` if only room was lacking.
