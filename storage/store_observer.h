@@ -22,8 +22,9 @@ enum class EvictionReason : uint8_t {
   kIntegrity = 3,  // the bytes were broken
   kSsdFailed = 4,  // the page could not be written to SSD
   kOrphan = 5,     // found at start without its parent
+  kPrefetch = 6,   // made way for a page that is about to be asked for
 };
-constexpr int kEvictionReasonCount = 6;
+constexpr int kEvictionReasonCount = 7;
 
 enum class EvictionAction : uint8_t {
   kDrop = 0,    // gone from this tier, and the copy was the last one
@@ -41,8 +42,8 @@ enum class IntegrityKind : uint8_t {
 constexpr int kIntegrityKindCount = 5;
 
 constexpr absl::string_view EvictionReasonName(EvictionReason reason) {
-  constexpr absl::string_view kNames[] = {"watermark", "pressure",   "request",
-                                          "integrity", "ssd_failed", "orphan"};
+  constexpr absl::string_view kNames[] = {"watermark",  "pressure", "request", "integrity",
+                                          "ssd_failed", "orphan",   "prefetch"};
   return kNames[static_cast<int>(reason)];
 }
 constexpr absl::string_view EvictionActionName(EvictionAction action) {

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "storage/base/page_header.h"
 #include "storage/plane_mask.h"
+#include "storage/prefetch/prefetch_outcomes.h"
 #include "storage/store_observer.h"
 #include "storage/tier.h"
 
@@ -59,6 +60,7 @@ struct StoreStats {
   TierStats ssd;
   std::vector<ScopeStats> scopes;
   StoreCounters counters;
+  prefetch::Counters prefetch;
   int64_t page_count = 0;  // distinct pages in any tier
   int64_t lease_count = 0;
   int64_t leased_page_count = 0;

@@ -39,7 +39,8 @@ TieredStore::TieredStore(const TieredStoreOptions& options, const Clock& clock,
     : options_(options),
       clock_(clock),
       observer_(observer != nullptr ? observer : NoObserver()),
-      leases_(options.leases) {}
+      leases_(options.leases),
+      prefetch_(options.prefetch) {}
 
 TieredStore::~TieredStore() {
   {
@@ -103,13 +104,13 @@ void TieredStore::StopThreads() {
 }
 
 void TieredStore::AnswerPendingLoads() {
-  absl::flat_hash_map<RecordKey, std::vector<LoadCallback>> loads;
+  absl::flat_hash_map<RecordKey, Load> loads;
   {
     absl::MutexLock lock(&mutex_);
     loads.swap(loads_);
   }
-  for (const auto& [key, callbacks] : loads) {
-    for (const LoadCallback& callback : callbacks) {
+  for (const auto& [key, load] : loads) {
+    for (const LoadCallback& callback : load.waiters) {
       callback(absl::UnavailableError("store: shutting down"));
     }
   }
@@ -208,6 +209,7 @@ StoreStats TieredStore::Stats() {
     directory_.FillStats(stats);
     stats.counters = counters_;
     stats.lease_count = leases_.lease_count();
+    stats.prefetch = prefetch_.counters();
   }
   const HostTierUsage host = host_->usage();
   stats.host.present = true;

@@ -39,6 +39,7 @@
 #include "storage/host_page.h"
 #include "storage/host_tier.h"
 #include "storage/lease_table.h"
+#include "storage/prefetch/prefetch_scheduler.h"
 #include "storage/ssd_tier.h"
 #include "storage/store_observer.h"
 #include "storage/store_stats.h"
@@ -83,6 +84,20 @@ struct LookupQuery {
 struct LookupAnswer {
   std::vector<PlacedPage> pages;  // of keys[0 .. pages.size()): the longest prefix
   LeaseId lease = 0;              // 0: none asked, or nothing found
+};
+
+// Pages that a request will want soon.
+struct PrefetchQuery {
+  ScopeId scope;
+  std::optional<Identity> identity;
+  absl::Span<const RecordKey>
+      keys;                 // root side first; the first one that is not stored ends a hint
+  absl::Duration deadline;  // from now; zero: Options::hint_deadline. Dropped when it passes
+  // The first layer of each key's layer group: the request runs already, and layer by layer it
+  // comes to them (a sequence). Empty: a hint.
+  absl::Span<const uint32_t> first_layers;
+  std::string session_id;  // whose end takes the hint back; empty: nobody's
+  std::string request_id;  // of a sequence: whose release takes it back
 };
 
 struct CommitOptions {
@@ -141,6 +156,14 @@ class TieredStore {
   // Calls back once: inline when the page is resident or the answer is known, else after one read
   // from SSD, which all callers of the same page share.
   void LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCallback callback)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- Prefetch ----------------------------------------------------------------------------
+  // Asks for pages to be in memory by a deadline; see storage/README.md for what may keep them out.
+  // Returns how many of the pages are in memory, on their way, or accepted to come.
+  int64_t Prefetch(const PrefetchQuery& query) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Called, without a lock, for every page that came up ahead of a request. Set once, at the start.
+  void SetPrefetchListener(std::function<void(const RecordKey&, const ScopeId&)> listener)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- Leases ------------------------------------------------------------------------------
@@ -205,6 +228,13 @@ class TieredStore {
     std::atomic<int64_t> pages{0};
   };
   struct Source;  // what a load needs to know of its page
+  struct Load {
+    std::vector<LoadCallback> waiters;
+    bool demanded = false;  // by a request; else only by prefetch, and then it may not evict
+    prefetch::PageId prefetched = prefetch::kNoPage;
+    int64_t reserved_bytes = 0;  // of the room that prefetch keeps for it
+  };
+  class PrefetchWorld;  // what the scheduler sees of the store
 
   TieredStore(const TieredStoreOptions& options, const Clock& clock, StoreObserver* observer);
   absl::Status Rebuild() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -214,7 +244,8 @@ class TieredStore {
   void Finish(Aftermath& after) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // tiered_store_write.cc
-  absl::StatusOr<StagedPage> StageWithRoom(PageHeader header) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<StagedPage> StageWithRoom(PageHeader header, bool may_evict = true)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<CommitOutcome> PlaceLocked(const HostPagePtr& page, const CommitOptions& options,
                                             Aftermath& after) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<CommitOutcome> Place(const HostPagePtr& page, const CommitOptions& options,
@@ -230,9 +261,20 @@ class TieredStore {
   void RunLoad(const RecordKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<HostPagePtr> ReadFromSsd(const RecordKey& key, const Source& source)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndLoad(const RecordKey& key, const absl::StatusOr<HostPagePtr>& result)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // True when the load has its result; false when it lost a race and must be tried again.
   bool SettleLoad(const RecordKey& key, const Source& source, absl::StatusOr<HostPagePtr>& result,
                   Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // tiered_store_prefetch.cc
+  // Never 0. Of a session's hints, or of one request of it.
+  static uint64_t PrefetchOwner(absl::string_view session_id, absl::string_view request_id = "");
+  prefetch::PageId PageIdOf(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  EntryId EntryOf(prefetch::PageId page) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveLookup(const LookupQuery& query, absl::Span<const EntryId> ids)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartPrefetches(Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // tiered_store_lease.cc
   absl::StatusOr<LeaseId> GrantLease(const ScopeId& scope, absl::Span<const EntryId> ids,
@@ -248,6 +290,7 @@ class TieredStore {
   void DemoteHost(Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayLeaveHost(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool NeedsWriting(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsLastOfItsChain(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropHost(EntryId id, EvictionReason reason, Aftermath& after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropSsd(EntryId id, EvictionReason reason, Aftermath& after)
@@ -278,12 +321,16 @@ class TieredStore {
   Directory directory_ ABSL_GUARDED_BY(mutex_);
   LeaseTable leases_ ABSL_GUARDED_BY(mutex_);
   StoreCounters counters_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<RecordKey, std::vector<LoadCallback>> loads_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<RecordKey, Load> loads_ ABSL_GUARDED_BY(mutex_);
+  prefetch::Scheduler prefetch_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const RecordKey&, const ScopeId&)> on_prefetched_ ABSL_GUARDED_BY(mutex_);
+  int64_t prefetch_reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // Pages that leave host memory once they are written, and how many bytes that will free.
   absl::flat_hash_map<EntryId, int64_t> demoting_ ABSL_GUARDED_BY(mutex_);
   int64_t demoting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t pressure_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // asked by Stage in vain
   bool demotion_asked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool prefetch_asked_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;   // new work is refused
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;  // the demotion thread ends
 

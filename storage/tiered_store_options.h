@@ -8,6 +8,7 @@
 #include "storage/host_tier.h"
 #include "storage/lease_table.h"
 #include "storage/policy/watermarks.h"
+#include "storage/prefetch/prefetch_options.h"
 #include "storage/ssd_options.h"
 
 namespace pagoda {
@@ -19,6 +20,7 @@ struct TieredStoreOptions {
   policy::Watermarks host_marks;
   policy::Watermarks ssd_marks;
   LeaseTable::Options leases;
+  prefetch::Options prefetch;                        // of no effect without SSD
   absl::Duration lease_ttl_max = absl::Minutes(10);  // longer terms are cut to this
 
   // Performance.

@@ -18,6 +18,7 @@ struct TieredStore::Source {
   Identity identity;
   uint64_t incarnation = 0;
   uint32_t ssd_version = 0;
+  bool demanded = true;  // see Load
 };
 
 absl::StatusOr<LookupAnswer> TieredStore::LookupPrefix(const LookupQuery& query) {
@@ -47,6 +48,7 @@ absl::StatusOr<LookupAnswer> TieredStore::LookupPrefix(const LookupQuery& query)
     if (query.touch) {
       // Leaf first, so that a parent is never older than what follows it.
       for (auto id = ids.rbegin(); id != ids.rend(); ++id) directory_.Touch(*id, now);
+      ObserveLookup(query, ids);
     }
     if (!query.lease.session_id.empty()) {
       if (ids.empty()) {
@@ -83,14 +85,14 @@ void TieredStore::LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCall
       if (directory_.at(id).host != nullptr) {
         answer = directory_.at(id).host;
       } else {
-        std::vector<LoadCallback>& waiters = loads_[key];
-        const bool first = waiters.empty();
+        const auto [load, first] = loads_.try_emplace(key);
         if (!first || loader_->TryPush([this, key] { RunLoad(key); })) {
-          waiters.push_back(std::move(callback));
+          load->second.waiters.push_back(std::move(callback));
+          load->second.demanded = true;
           ++(first ? counters_.loads_started : counters_.loads_joined);
           return;
         }
-        loads_.erase(key);
+        loads_.erase(load);
         ++counters_.load_queue_refusals;
         answer = absl::ResourceExhaustedError("ssd: the queue of loads is full");
       }
@@ -101,7 +103,6 @@ void TieredStore::LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCall
 
 void TieredStore::RunLoad(const RecordKey& key) {
   absl::StatusOr<HostPagePtr> result = absl::AbortedError("page: it changes faster than it loads");
-  std::vector<LoadCallback> waiters;
   Aftermath after;
   for (int i = 0; i < kLoadTriesMax; ++i) {
     Source source;
@@ -118,33 +119,49 @@ void TieredStore::RunLoad(const RecordKey& key) {
       } else {
         const DirectoryEntry& entry = directory_.at(id);
         source = {directory_.scope_of(id), directory_.identity_of(id), entry.incarnation,
-                  entry.ssd_version};
+                  entry.ssd_version, loads_.at(key).demanded};
         settled = false;
       }
     }
     if (settled) break;
     absl::StatusOr<HostPagePtr> read = ReadFromSsd(key, source);
     absl::MutexLock lock(&mutex_);
+    // A request has joined meanwhile: for it room is made.
+    const bool no_room = absl::IsResourceExhausted(read.status());
+    if (no_room && loads_.at(key).demanded != source.demanded) continue;
     if (SettleLoad(key, source, read, after)) {
       result = std::move(read);
       break;
     }
   }
+  Finish(after);
+  EndLoad(key, result);
+}
+
+void TieredStore::EndLoad(const RecordKey& key, const absl::StatusOr<HostPagePtr>& result) {
+  Load load;
+  std::function<void(const RecordKey&, const ScopeId&)> on_prefetched;
   {
     absl::MutexLock lock(&mutex_);
     const auto it = loads_.find(key);
     PAGODA_CHECK(it != loads_.end());
-    waiters.swap(it->second);
+    load = std::move(it->second);
     loads_.erase(it);
+    prefetch_reserved_bytes_ -= load.reserved_bytes;
+    if (load.prefetched != prefetch::kNoPage) {
+      prefetch_.OnLoaded(load.prefetched, result.ok());
+      if (prefetch_.has_work()) prefetch_asked_ = true;
+      on_prefetched = on_prefetched_;
+    }
   }
-  Finish(after);
-  for (const LoadCallback& callback : waiters) callback(result);
+  if (on_prefetched != nullptr && result.ok()) on_prefetched(key, (*result)->header().scope);
+  for (const LoadCallback& callback : load.waiters) callback(result);
 }
 
 absl::StatusOr<HostPagePtr> TieredStore::ReadFromSsd(const RecordKey& key, const Source& source) {
   PAGODA_ASSIGN_OR_RETURN(const SsdTier::Reader reader,
                           ssd_->ReadPage(key, source.scope, source.identity));
-  PAGODA_ASSIGN_OR_RETURN(StagedPage page, StageWithRoom(reader.header()));
+  PAGODA_ASSIGN_OR_RETURN(StagedPage page, StageWithRoom(reader.header(), source.demanded));
   const absl::Duration start = clock_.Monotonic();
   absl::Status status;
   for (size_t i = 0; i < page.segment_count() && status.ok(); ++i) {
@@ -187,7 +204,7 @@ bool TieredStore::SettleLoad(const RecordKey& key, const Source& source,
                                  {"error", result.status().ToString()}});
     DropEntry(id, EvictionReason::kIntegrity, after);
     result = absl::DataLossError(result.status().message());
-  } else {
+  } else if (code != absl::StatusCode::kResourceExhausted) {
     ++counters_.ssd_read_errors;
   }
   return true;

@@ -37,12 +37,12 @@ void Scheduler::Enqueue(const QueueItem& item) {
 bool Scheduler::Ask(const Want& want, absl::Duration now) {
   PAGODA_CHECK(want.source == Source::kHint || want.source == Source::kSequence);
   if (!options_.Enabled(want.source)) return false;
-  if (want.deadline <= now) {
+  if (want.expires <= now) {
     outcomes_.OnAsked(want.source);
     outcomes_.OnDropped(want.source, DropReason::kDeadline);
     return false;
   }
-  Offer({want.page, want.source, want.deadline, want.deadline, want.owner, kCertain});
+  Offer({want.page, want.source, want.deadline, want.expires, want.owner, kCertain});
   return queue_.contains(want.page);
 }
 

@@ -60,7 +60,8 @@ struct Action {
 struct Want {
   PageId page = kNoPage;
   Source source = Source::kHint;  // kHint or kSequence
-  absl::Duration deadline;        // dropped when it passes
+  absl::Duration deadline;        // when it will be used
+  absl::Duration expires;         // then it is dropped
   uint64_t owner = 0;             // for Cancel
 };
 
@@ -74,7 +75,7 @@ class Scheduler {
   explicit Scheduler(const Options& options);
 
   // ---- Events -------------------------------------------------------------------------------
-  // False when the source is off, the deadline is past, or the queue is full of better.
+  // False when the source is off, it has expired, or the queue is full of better.
   bool Ask(const Want& want, absl::Duration now);
   // A request used these pages, root first. `stream` (0: none) ties lookups of one client in order;
   // `tenant` shares one rhythm of turns.
@@ -94,7 +95,8 @@ class Scheduler {
 
   double HotnessOf(PageId page, absl::Duration now) const { return hotness_.ScoreOf(page, now); }
   bool loading(PageId page) const { return outcomes_.loading(page); }
-  bool has_work() const { return queue_.size() > 0; }
+  size_t queue_size() const { return queue_.size(); }
+  bool has_work() const { return queue_size() > 0; }
   Counters counters() const;
   const Options& options() const { return options_; }
 

@@ -72,7 +72,8 @@ class SchedulerTest : public ::testing::Test {
     scheduler.OnLookup(used, stream, 1, now_);
   }
   bool Hint(Scheduler& scheduler, PageId page, int seconds, uint64_t owner = 0) {
-    return scheduler.Ask({page, Source::kHint, now_ + absl::Seconds(seconds), owner}, now_);
+    const absl::Duration deadline = now_ + absl::Seconds(seconds);
+    return scheduler.Ask({page, Source::kHint, deadline, deadline, owner}, now_);
   }
   void OnSsd(PageId first, PageId last) {
     for (PageId page = first; page <= last; ++page) world_.pages[page] = Where::kSsd;

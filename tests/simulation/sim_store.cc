@@ -528,7 +528,7 @@ void SimStore::Hint(const std::vector<int>& keys, int scope_index, uint64_t owne
     const EntryId id = directory_.Find(universe_.at(key).record, universe_.scope(scope_index));
     if (id == kNoEntry) return;
     if (directory_.at(id).host != nullptr) continue;
-    scheduler_.Ask({PageIdOf(id), prefetch::Source::kHint, deadline, owner}, now);
+    scheduler_.Ask({PageIdOf(id), prefetch::Source::kHint, deadline, deadline, owner}, now);
   }
 }
 
