@@ -13,6 +13,7 @@
 #include "storage/base/precision.h"
 #include "storage/host_tier.h"
 #include "storage/policy/watermarks.h"
+#include "storage/prefetch/prefetch_options.h"
 
 namespace pagoda {
 
@@ -54,6 +55,7 @@ struct ServerOptions {
   SsdSettings ssd;
   policy::Watermarks watermarks;  // of both tiers
   LadderOptions ladder;
+  prefetch::Options prefetch;
   LimitOptions limits;
 
   // Performance.

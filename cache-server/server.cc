@@ -40,6 +40,7 @@ TieredStoreOptions StoreOptionsOf(const ServerOptions& options) {
   store.ssd.capacity_bytes = options.ssd.capacity_bytes;
   store.host_marks = options.watermarks;
   store.ssd_marks = options.watermarks;
+  store.prefetch = options.prefetch;
   store.leases.leases_per_session_max = options.limits.leases_per_session_max;
   return store;
 }
@@ -148,6 +149,10 @@ void Server::Parts::MakeServices(const std::string& instance_id, uint32_t instan
                      encoder->CloseSession(id);
                      metrics.OnSessionEnded(reason);
                    });
+  // What came up may be above its ladder by now.
+  store->SetPrefetchListener([this](const RecordKey& key, const ScopeId& scope) {
+    encoder->Consider(PageRef{key, scope});
+  });
   fetch_encodes.emplace(options.encode_threads, kFetchEncodesMax);
   admin_jobs.emplace(kAdminThreads, kAdminJobsMax);
   context.emplace(ServiceContext{options, clock, callers, *store, models, *sessions, *encoder,

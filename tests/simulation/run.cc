@@ -11,7 +11,7 @@
 namespace pagoda::simulation {
 namespace {
 
-constexpr int64_t kCompareEvery = 128;   // steps
+constexpr int64_t kCompareEvery = 32;    // steps
 constexpr int64_t kLoadStepsMax = 4000;  // until a load is answered, on a slow disk too
 constexpr int64_t kStuckTicksMax = 400;  // with something to evict, and nothing evicted
 constexpr int kClients = 4;
