@@ -17,7 +17,7 @@ constexpr double kReturns = 0.5;                               // of a conversat
 Scheduler::Scheduler(const Options& options)
     : options_(options),
       queue_(static_cast<size_t>(options.queue_pages_max)),
-      bucket_(options.bytes_per_second, kSavedMax),
+      budget_(options.bytes_per_second, kSavedMax),
       hotness_(options.heat),
       successors_(options.successors),
       returns_(options.returns) {}
@@ -132,7 +132,7 @@ std::optional<Action> Scheduler::Decide(const QueueItem& item, absl::Duration no
     no_room = true;
     return std::nullopt;
   }
-  bucket_.Take(bytes);
+  budget_.Take(bytes);
   outcomes_.OnStarted(item.page, item.source, *victims);
   return Action{item.page, item.source, bytes};
 }
@@ -142,7 +142,7 @@ std::vector<Action> Scheduler::Poll(absl::Duration now, World& world) {
   if (options_.predicted_return) OfferReturns(now, world);
   std::vector<QueueItem> waiting;  // for room
   for (int looked = 0; looked < kLooksMax && outcomes_.loading_count() < options_.loads_max &&
-                       waiting.size() < kRefusalsMax && bucket_.Open(now);
+                       waiting.size() < kRefusalsMax && budget_.Open(now);
        ++looked) {
     const std::optional<QueueItem> item = queue_.Pop();
     if (!item.has_value()) break;

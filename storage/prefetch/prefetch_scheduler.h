@@ -24,6 +24,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "storage/prefetch/bandwidth_budget.h"
 #include "storage/prefetch/hotness.h"
 #include "storage/prefetch/prefetch_options.h"
 #include "storage/prefetch/prefetch_outcomes.h"
@@ -31,7 +32,6 @@
 #include "storage/prefetch/prefetch_queue.h"
 #include "storage/prefetch/return_predictor.h"
 #include "storage/prefetch/successor_table.h"
-#include "storage/prefetch/token_bucket.h"
 
 namespace pagoda::prefetch {
 
@@ -117,7 +117,7 @@ class Scheduler {
 
   const Options options_;
   PrefetchQueue queue_;
-  TokenBucket bucket_;
+  BandwidthBudget budget_;
   Outcomes outcomes_;
   Hotness hotness_;
   SuccessorTable successors_;

@@ -11,9 +11,9 @@
 
 namespace pagoda::prefetch {
 
-class TokenBucket {
+class BandwidthBudget {
  public:
-  TokenBucket(int64_t bytes_per_second, absl::Duration saved_max)
+  BandwidthBudget(int64_t bytes_per_second, absl::Duration saved_max)
       : rate_(static_cast<double>(bytes_per_second)),
         burst_(rate_ * absl::ToDoubleSeconds(saved_max)),
         balance_(burst_) {}
