@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache-server/admin_pages.h"
+#include "cache-server/prefetch_metrics.h"
 #include "cache-server/request_fields.h"
 #include "cache-server/unary_call.h"
 #include "cache-server/version.h"
@@ -131,6 +132,10 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* call
     response->set_encode_queue_pages(static_cast<uint64_t>(context_.encoder.queued_count()));
     for (const auto& [name, value] : context_.metrics.Counters()) {
       (*response->mutable_counters())[name] = value;
+    }
+    for (const PrefetchSeries& series : PrefetchSeriesOf(stats.prefetch)) {
+      if (series.value == 0) continue;
+      (*response->mutable_counters())[series.Name()] = static_cast<uint64_t>(series.value);
     }
     return absl::OkStatus();
   });

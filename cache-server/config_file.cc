@@ -31,6 +31,16 @@ void ReadWatermarks(YamlSection section, policy::Watermarks& marks) {
   section.Finish();
 }
 
+void ReadPrefetch(YamlSection section, prefetch::Options& prefetch) {
+  section.Bool("hint", prefetch.hint);
+  section.Bool("sequence", prefetch.sequence);
+  section.Bool("next_page", prefetch.next_page);
+  section.Bool("hotness", prefetch.hotness);
+  section.Bool("return", prefetch.predicted_return);
+  section.Size("bytes_per_second", prefetch.bytes_per_second, kMiB, kTiB);
+  section.Finish();
+}
+
 void ReadModels(YamlSection section, LadderOptions& ladder) {
   for (const std::string& name : section.Names()) {
     YamlSection model = section.Section(name);
@@ -71,6 +81,7 @@ absl::Status ReadConfigFile(const std::string& path, ServerOptions& options) {
   ReadWatermarks(root.Section("watermarks"), options.watermarks);
   root.Ladder("ladder", options.ladder.standard);
   ReadModels(root.Section("models"), options.ladder);
+  ReadPrefetch(root.Section("prefetch"), options.prefetch);
   ReadLimits(root.Section("limits"), options.limits);
   root.Integer("page_tokens", options.page_tokens, 32, 256);
   root.Integer("encode_threads", options.encode_threads, 1, 256);

@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "cache-server/caller.h"
 #include "cache-server/config_file.h"
 #include "cache-server/listen_address.h"
@@ -33,6 +34,8 @@ TEST(ConfigFileTest, TheExampleFileIsValidAndHoldsTheDefaults) {
   EXPECT_EQ(options.policies.host.marks.start, standard.policies.host.marks.start);
   EXPECT_EQ(options.limits.batch_pages_max, standard.limits.batch_pages_max);
   EXPECT_EQ(options.limits.encode_queue_pages_max, standard.limits.encode_queue_pages_max);
+  EXPECT_EQ(options.prefetch.bytes_per_second, standard.prefetch.bytes_per_second);
+  EXPECT_EQ(options.prefetch.predicted_return, standard.prefetch.predicted_return);
   EXPECT_EQ(options.lease, standard.lease);
   EXPECT_EQ(options.ladder.standard, standard.ladder.standard);
 }
@@ -46,6 +49,25 @@ TEST(ConfigFileTest, ModelsHaveLaddersOfTheirOwn) {
                                                      {"other", Precision::kRaw16}};
   EXPECT_EQ(options.ladder.models, expected);
   EXPECT_EQ(options.ladder.standard, Precision::kRaw16);
+}
+
+TEST(ConfigFileTest, EachPrefetchSourceHasItsSwitch) {
+  TempDir dir;
+  for (const auto& [name, source] : {std::pair{"hint", prefetch::Source::kHint},
+                                     {"sequence", prefetch::Source::kSequence},
+                                     {"next_page", prefetch::Source::kNextPage},
+                                     {"hotness", prefetch::Source::kHotness},
+                                     {"return", prefetch::Source::kReturn}}) {
+    ServerOptions options;
+    PAGODA_ASSERT_OK(ReadConfigFile(
+        WriteFile(dir, absl::StrCat("prefetch: {", name, ": false, bytes_per_second: 2MiB}")),
+        options));
+    EXPECT_EQ(options.prefetch.bytes_per_second, 2 << 20);
+    for (int i = 0; i < prefetch::kSourceCount; ++i) {
+      const auto other = static_cast<prefetch::Source>(i);
+      EXPECT_EQ(options.prefetch.Enabled(other), other != source) << name;
+    }
+  }
 }
 
 TEST(ConfigFileTest, EveryMistakeNamesItsPlaceAndTheRemedy) {
@@ -74,6 +96,9 @@ TEST(ConfigFileTest, EveryMistakeNamesItsPlaceAndTheRemedy) {
       {"lease_seconds: -1", {"lease_seconds", "'-1'", "seconds from"}},
       {"limits: {batch_pages_max: 0}", {"limits.batch_pages_max", "'0'", "1 to 16384"}},
       {"limits: {sesions_max: 1}", {"limits.sesions_max", "did you mean sessions_max?"}},
+      {"prefetch: {hints: true}", {"prefetch.hints", "did you mean hint?"}},
+      {"prefetch: {hotness: 1}", {"prefetch.hotness", "'1'", "true or false"}},
+      {"prefetch: {bytes_per_second: 10}", {"prefetch.bytes_per_second", "'10'", "from 1MiB"}},
       {"listen: {a: b}", {"listen", "a map", "a text"}},
       {"- listen", {"file.yaml", "a list", "a map of settings"}},
       {"listen: [", {"file.yaml:", "not YAML"}},
@@ -115,6 +140,7 @@ TEST(OptionsTest, RelationsAreChecked) {
   broken([](ServerOptions& o) { o.policies.host.marks.stop = 0.9; }, "host: watermarks");
   broken([](ServerOptions& o) { o.host.capacity_bytes = 0; }, "host");
   broken([](ServerOptions& o) { o.ssd.capacity_bytes = 1; }, "ssd.capacity");
+  broken([](ServerOptions& o) { o.prefetch.loads_max = 0; }, "prefetch loads_max");
   broken([](ServerOptions& o) { o.page_tokens = 48; }, "32, 64, 128 or 256");
   broken([](ServerOptions& o) { o.encode_threads = 0; }, "encode_threads");
   broken([](ServerOptions& o) { o.session_timeout = absl::Seconds(3); }, "twice");

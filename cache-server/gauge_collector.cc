@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "cache-server/metric_names.h"
+#include "cache-server/prefetch_metrics.h"
 #include "cache-server/version.h"
 #include "storage/base/precision.h"
 #include "storage/tier.h"
@@ -91,6 +92,7 @@ void SetCounts(const DaemonState& state, Families& out) {
   const StoreStats& store = state.store;
   out.Set(metric::kPages, static_cast<double>(store.page_count));
   out.Set(metric::kEncodeQueue, static_cast<double>(state.encode_queue_pages));
+  out.Set(metric::kPrefetchQueue, static_cast<double>(store.prefetch.queued));
   out.Set(metric::kSsdQueue, static_cast<double>(store.write_queue_count));
   out.Set(metric::kSsdUnflushed, static_cast<double>(store.unflushed_count));
   out.Set(metric::kDirtyPages, static_cast<double>(store.dirty_page_count));
@@ -154,6 +156,11 @@ std::vector<prometheus::MetricFamily> GaugeCollector::Collect() const {
   Families out;
   SetTiers(state, out);
   SetCounts(state, out);
+  for (const PrefetchSeries& series : PrefetchSeriesOf(state.store.prefetch)) {
+    Labels labels;
+    for (const auto& [name, value] : series.labels) labels.push_back({name, value});
+    out.Set(series.info, static_cast<double>(series.value), std::move(labels));
+  }
   SetProcess(out);
   return out.Take();
 }

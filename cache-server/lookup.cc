@@ -1,5 +1,6 @@
 #include "cache-server/lookup.h"
 
+#include <cmath>
 #include <optional>
 #include <vector>
 
@@ -11,6 +12,8 @@
 
 namespace pagoda {
 namespace {
+
+constexpr double kHintSecondsMax = 3600;
 
 struct Chain {
   uint32_t scope_index = 0;  // in Caller::scopes()
@@ -78,6 +81,36 @@ void StartLoading(ServiceContext& context, const ScopeId& scope, absl::Span<cons
           if (loaded.ok()) encoder->Consider(page);
         });
   }
+}
+
+// Groups come in the order of their layers: while the first one is computed, the records of the
+// later ones come up. A shard of the heads knows no shards of other groups.
+void PrefetchLaterGroups(ServiceContext& context, const ModelSpec& spec, LookupQuery query,
+                         size_t page_count) {
+  const RecordKey& first = query.keys[0];
+  if (first.group + size_t{1} >= spec.groups.size() ||
+      first.head_count != spec.groups[first.group].kv_head_count) {
+    return;
+  }
+  std::vector<RecordKey> keys;
+  std::vector<uint32_t> first_layers;
+  uint32_t layer = 0;
+  for (size_t group = first.group; group < spec.groups.size(); ++group) {
+    for (size_t i = 0; group > first.group && i < page_count; ++i) {
+      keys.push_back({query.keys[i].key, static_cast<uint8_t>(group), 0,
+                      static_cast<uint16_t>(spec.groups[group].kv_head_count)});
+      first_layers.push_back(layer);
+    }
+    layer += spec.groups[group].layer_count;
+  }
+  PrefetchQuery prefetch;
+  prefetch.scope = query.scope;
+  prefetch.identity = query.identity;
+  prefetch.keys = keys;
+  prefetch.first_layers = first_layers;
+  prefetch.session_id = query.lease.session_id;
+  prefetch.request_id = query.lease.request_id;
+  context.store.Prefetch(prefetch);
 }
 
 void FillPages(const std::vector<PlacedPage>& pages, v1::LookupResponse& response) {
@@ -192,6 +225,7 @@ absl::Status Lookup(ServiceContext& context, const Caller& caller, const v1::Loo
     return status;
   }
   StartLoading(context, query.scope, chain.keys, answer.pages);
+  PrefetchLaterGroups(context, parsed.model->spec, query, answer.pages.size());
   // The session may have ended meanwhile, after its leases were given back.
   if (absl::Status status = context.sessions.Check(session, caller.tenant()); !status.ok()) {
     context.store.ReleaseLease(session_bytes, answer.lease);
@@ -249,15 +283,28 @@ absl::Status AnswerPrefetch(ServiceContext& context, const Caller& caller,
   PAGODA_ASSIGN_OR_RETURN(
       const ParsedChains parsed,
       ParseChains(context, caller, request.identity(), request.part(), request.chains()));
-  if (!parsed.model.has_value()) return absl::OkStatus();
-  uint32_t accepted = 0;
-  for (const Chain& chain : parsed.chains) {
-    const LookupQuery query = QueryOf(caller, parsed, chain);
-    PAGODA_ASSIGN_OR_RETURN(const LookupAnswer answer, context.store.LookupPrefix(query));
-    StartLoading(context, query.scope, chain.keys, answer.pages);
-    accepted += static_cast<uint32_t>(answer.pages.size());
+  const double seconds = request.deadline_seconds();
+  if (!(seconds >= 0 && seconds <= kHintSecondsMax)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("deadline_seconds: is %g, expected 0 (the server's choice) to %g", seconds,
+                        kHintSecondsMax));
   }
-  response.set_pages_accepted(accepted);
+  if (!parsed.model.has_value()) return absl::OkStatus();
+  PrefetchQuery query;
+  query.identity = parsed.identity;
+  query.deadline = absl::Seconds(seconds);
+  // The hint goes with its session; without a living one it goes at its deadline.
+  const absl::StatusOr<SessionId> session = ParseId<SessionId>("session_id", request.session_id());
+  if (session.ok() && context.sessions.Check(*session, caller.tenant()).ok()) {
+    query.session_id = std::string(session->view());
+  }
+  int64_t accepted = 0;
+  for (const Chain& chain : parsed.chains) {
+    query.scope = caller.scopes()[chain.scope_index].id;
+    query.keys = chain.keys;
+    accepted += context.store.Prefetch(query);
+  }
+  response.set_pages_accepted(static_cast<uint32_t>(accepted));
   return absl::OkStatus();
 }
 

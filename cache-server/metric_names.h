@@ -4,6 +4,7 @@
 //
 // Labels  tier       hbm, host, ssd, peer      precision  raw16, q8, q4
 //         model      configured names and the first few announced; the rest is "other"
+//         source     sequence, hint, return, next_page, hotness (of a prefetch)
 //         tenant     names of the token file, at most 200; the rest is "other"
 //         code       gRPC status codes          method    RPC names
 #pragma once
@@ -58,6 +59,16 @@ inline constexpr MetricInfo kTransferBytes{"pagoda_transfer_bytes_total", kCount
 inline constexpr MetricInfo kTransferFailures{"pagoda_transfer_failures_total", kCounter, "path,direction", "Transfers that ended in an error."};
 inline constexpr MetricInfo kTransferSeconds{"pagoda_transfer_seconds", kHistogram, "path,direction", "One Fetch (out) or one pushed page (in)."};
 inline constexpr MetricInfo kInflightTransfers{"pagoda_inflight_transfers", kGauge, "path,direction", "Fetch and Push streams that are open."};
+// Prefetch
+inline constexpr MetricInfo kPrefetchAsked{"pagoda_prefetch_asked_total", kCounter, "source", "Pages that a source asked to bring up; they are loaded or dropped."};
+inline constexpr MetricInfo kPrefetchLoaded{"pagoda_prefetch_loaded_total", kCounter, "source", "Pages brought up from SSD ahead of a request."};
+inline constexpr MetricInfo kPrefetchUsed{"pagoda_prefetch_used_total", kCounter, "source", "Loaded pages that a request then found in memory: in time."};
+inline constexpr MetricInfo kPrefetchLate{"pagoda_prefetch_late_total", kCounter, "source", "Loaded pages that a request asked for while they were still loading."};
+inline constexpr MetricInfo kPrefetchUnused{"pagoda_prefetch_unused_total", kCounter, "source", "Loaded pages that left memory without being used."};
+inline constexpr MetricInfo kPrefetchVictims{"pagoda_prefetch_victims_total", kCounter, "source", "Pages that made way; all colder, and still on SSD."};
+inline constexpr MetricInfo kPrefetchDropped{"pagoda_prefetch_dropped_total", kCounter, "source,reason", "Asked and not brought up: deadline, queue_full, resident, gone, cancelled, failed."};
+inline constexpr MetricInfo kPrefetchDemanded{"pagoda_prefetch_demanded_total", kCounter, "", "Pages that a request found on SSD and nobody had brought up."};
+inline constexpr MetricInfo kPrefetchQueue{"pagoda_prefetch_queue_pages", kGauge, "", "Pages waiting to be brought up."};
 // Precision
 inline constexpr MetricInfo kEncodedPages{"pagoda_encoded_pages_total", kCounter, "precision,place", "Pages encoded, by target precision: ladder (in the background), fetch (for one answer)."};
 inline constexpr MetricInfo kShedBytes{"pagoda_shed_bytes_total", kCounter, "precision", "Host bytes freed by moving pages to this precision."};
@@ -106,39 +117,79 @@ inline constexpr MetricInfo kProcessStart{"process_start_time_seconds", kGauge, 
 // clang-format on
 
 // All of the above, for tests of documents and dashboards.
-inline constexpr std::array kAllMetrics = {
-    metric::kLookupRequests,   metric::kLookupRequestedTokens,
-    metric::kLookupHitTokens,  metric::kTenantLookupTokens,
-    metric::kLookupHitPages,   metric::kLookupPrefixPages,
-    metric::kPrecisionLookups, metric::kCrossShareTokens,
-    metric::kPutPages,         metric::kPutBytes,
-    metric::kCommitSeconds,    metric::kPusherMismatch,
-    metric::kTierCapacity,     metric::kTierUsed,
-    metric::kTierReserved,     metric::kTierPinned,
-    metric::kTierPages,        metric::kTierFragmentation,
-    metric::kTierWatermark,    metric::kPages,
-    metric::kEvictedPages,     metric::kEvictedBytes,
-    metric::kPromotedBytes,    metric::kDemotedBytes,
-    metric::kTransferBytes,    metric::kTransferFailures,
-    metric::kTransferSeconds,  metric::kInflightTransfers,
-    metric::kEncodedPages,     metric::kShedBytes,
-    metric::kEncodeSeconds,    metric::kEncodeFailures,
-    metric::kEncodeQueue,      metric::kEncodeRefusals,
-    metric::kRpcRequests,      metric::kRpcSeconds,
-    metric::kRpcInflight,      metric::kRpcRejected,
-    metric::kSsdRead,          metric::kSsdWrite,
-    metric::kSsdErrors,        metric::kSsdRefusals,
-    metric::kSsdQueue,         metric::kSsdUnflushed,
-    metric::kDirtyPages,       metric::kIntegrityFailures,
-    metric::kSessions,         metric::kSessionsEnded,
-    metric::kSequences,        metric::kLeases,
-    metric::kLeasedPages,      metric::kLeasesExpired,
-    metric::kStagedBytes,      metric::kTtft,
-    metric::kDecodeTokens,     metric::kPrefillSaved,
-    metric::kBuildInfo,        metric::kDraining,
-    metric::kProcessCpu,       metric::kProcessResident,
-    metric::kProcessVirtual,   metric::kProcessFds,
-    metric::kProcessFdsMax,    metric::kProcessThreads,
-    metric::kProcessStart};
+inline constexpr std::array kAllMetrics = {metric::kLookupRequests,
+                                           metric::kLookupRequestedTokens,
+                                           metric::kLookupHitTokens,
+                                           metric::kTenantLookupTokens,
+                                           metric::kLookupHitPages,
+                                           metric::kLookupPrefixPages,
+                                           metric::kPrecisionLookups,
+                                           metric::kCrossShareTokens,
+                                           metric::kPutPages,
+                                           metric::kPutBytes,
+                                           metric::kCommitSeconds,
+                                           metric::kPusherMismatch,
+                                           metric::kTierCapacity,
+                                           metric::kTierUsed,
+                                           metric::kTierReserved,
+                                           metric::kTierPinned,
+                                           metric::kTierPages,
+                                           metric::kTierFragmentation,
+                                           metric::kTierWatermark,
+                                           metric::kPages,
+                                           metric::kEvictedPages,
+                                           metric::kEvictedBytes,
+                                           metric::kPromotedBytes,
+                                           metric::kDemotedBytes,
+                                           metric::kTransferBytes,
+                                           metric::kTransferFailures,
+                                           metric::kTransferSeconds,
+                                           metric::kInflightTransfers,
+                                           metric::kPrefetchAsked,
+                                           metric::kPrefetchLoaded,
+                                           metric::kPrefetchUsed,
+                                           metric::kPrefetchLate,
+                                           metric::kPrefetchUnused,
+                                           metric::kPrefetchVictims,
+                                           metric::kPrefetchDropped,
+                                           metric::kPrefetchDemanded,
+                                           metric::kPrefetchQueue,
+                                           metric::kEncodedPages,
+                                           metric::kShedBytes,
+                                           metric::kEncodeSeconds,
+                                           metric::kEncodeFailures,
+                                           metric::kEncodeQueue,
+                                           metric::kEncodeRefusals,
+                                           metric::kRpcRequests,
+                                           metric::kRpcSeconds,
+                                           metric::kRpcInflight,
+                                           metric::kRpcRejected,
+                                           metric::kSsdRead,
+                                           metric::kSsdWrite,
+                                           metric::kSsdErrors,
+                                           metric::kSsdRefusals,
+                                           metric::kSsdQueue,
+                                           metric::kSsdUnflushed,
+                                           metric::kDirtyPages,
+                                           metric::kIntegrityFailures,
+                                           metric::kSessions,
+                                           metric::kSessionsEnded,
+                                           metric::kSequences,
+                                           metric::kLeases,
+                                           metric::kLeasedPages,
+                                           metric::kLeasesExpired,
+                                           metric::kStagedBytes,
+                                           metric::kTtft,
+                                           metric::kDecodeTokens,
+                                           metric::kPrefillSaved,
+                                           metric::kBuildInfo,
+                                           metric::kDraining,
+                                           metric::kProcessCpu,
+                                           metric::kProcessResident,
+                                           metric::kProcessVirtual,
+                                           metric::kProcessFds,
+                                           metric::kProcessFdsMax,
+                                           metric::kProcessThreads,
+                                           metric::kProcessStart};
 
 }  // namespace pagoda

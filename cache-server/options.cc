@@ -72,6 +72,7 @@ absl::Status ServerOptions::Validate() const {
     return Bad("ssd.capacity", absl::StrCat(ssd.capacity_bytes),
                "at least 64MiB, or ssd.enabled: false");
   }
+  PAGODA_RETURN_IF_ERROR(prefetch.Validate());
   PAGODA_RETURN_IF_ERROR(ValidateLimits(limits));
   if (page_tokens != 32 && page_tokens != 64 && page_tokens != 128 && page_tokens != 256) {
     return Bad("page_tokens", absl::StrCat(page_tokens), "32, 64, 128 or 256");

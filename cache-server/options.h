@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "storage/base/precision.h"
 #include "storage/host_tier.h"
+#include "storage/prefetch/prefetch_options.h"
 #include "storage/store_policies.h"
 
 namespace pagoda {
@@ -54,6 +55,7 @@ struct ServerOptions {
   SsdSettings ssd;
   StorePolicies policies;  // which pages go, when, and whose
   LadderOptions ladder;
+  prefetch::Options prefetch;
   LimitOptions limits;
 
   // Performance.

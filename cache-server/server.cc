@@ -39,6 +39,7 @@ TieredStoreOptions StoreOptionsOf(const ServerOptions& options) {
   if (options.ssd.enabled) store.ssd.path = options.ssd_path();
   store.ssd.capacity_bytes = options.ssd.capacity_bytes;
   store.policies = options.policies;
+  store.prefetch = options.prefetch;
   store.leases.leases_per_session_max = options.limits.leases_per_session_max;
   return store;
 }
@@ -147,6 +148,10 @@ void Server::Parts::MakeServices(const std::string& instance_id, uint32_t instan
                      encoder->CloseSession(id);
                      metrics.OnSessionEnded(reason);
                    });
+  // What came up may be above its ladder by now.
+  store->SetPrefetchListener([this](const RecordKey& key, const ScopeId& scope) {
+    encoder->Consider(PageRef{key, scope});
+  });
   fetch_encodes.emplace(options.encode_threads, kFetchEncodesMax);
   admin_jobs.emplace(kAdminThreads, kAdminJobsMax);
   context.emplace(ServiceContext{options, clock, callers, *store, models, *sessions, *encoder,

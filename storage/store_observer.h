@@ -24,8 +24,9 @@ enum class EvictionReason : uint8_t {
   kSsdFailed = 4,    // the page could not be written to SSD, or not kept there
   kOrphan = 5,       // found at start without its parent
   kNotAdmitted = 6,  // not worth a write to SSD, says the admission
+  kPrefetch = 7,     // made way for a page that is about to be asked for
 };
-constexpr int kEvictionReasonCount = 7;
+constexpr int kEvictionReasonCount = 8;
 
 enum class EvictionAction : uint8_t {
   kDrop = 0,    // gone from this tier, and the copy was the last one
@@ -45,8 +46,8 @@ enum class IntegrityKind : uint8_t {
 constexpr int kIntegrityKindCount = 7;
 
 constexpr absl::string_view EvictionReasonName(EvictionReason reason) {
-  constexpr absl::string_view kNames[] = {"watermark",  "pressure", "request",     "integrity",
-                                          "ssd_failed", "orphan",   "not_admitted"};
+  constexpr absl::string_view kNames[] = {"watermark",  "pressure", "request",      "integrity",
+                                          "ssd_failed", "orphan",   "not_admitted", "prefetch"};
   return kNames[static_cast<int>(reason)];
 }
 constexpr absl::string_view EvictionActionName(EvictionAction action) {

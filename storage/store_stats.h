@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "storage/base/page_header.h"
 #include "storage/plane_mask.h"
+#include "storage/prefetch/prefetch_outcomes.h"
 #include "storage/store_observer.h"
 #include "storage/tier.h"
 
@@ -80,6 +81,7 @@ struct StoreStats {
   std::vector<ScopeStats> scopes;
   std::vector<PusherStats> pushers;
   StoreCounters counters;
+  prefetch::Counters prefetch;
   int64_t page_count = 0;  // distinct pages in any tier
   int64_t lease_count = 0;
   int64_t leased_page_count = 0;

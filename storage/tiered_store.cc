@@ -42,6 +42,7 @@ TieredStore::TieredStore(const TieredStoreOptions& options, const Clock& clock,
       directory_(options.use_window),
       leases_(options.leases),
       breaker_(options.ssd_breaker),
+      prefetch_(options.prefetch),
       move_budget_(options.compaction_bytes_per_second) {}
 
 TieredStore::~TieredStore() {
@@ -223,6 +224,7 @@ StoreStats TieredStore::Stats() {
     stats.directory_memory_bytes = directory_.memory_bytes();
     FillTierStats(stats);
     stats.ssd_breaker = breaker_.state();
+    stats.prefetch = prefetch_.counters();
   }
   stats.staged_page_count = staged_page_count_->load(std::memory_order_relaxed);
   if (ssd_ == nullptr) return stats;

@@ -43,6 +43,7 @@
 #include "storage/lease_table.h"
 #include "storage/policy/circuit_breaker.h"
 #include "storage/policy/compaction.h"
+#include "storage/prefetch/prefetch_scheduler.h"
 #include "storage/ssd_tier.h"
 #include "storage/store_observer.h"
 #include "storage/store_stats.h"
@@ -87,6 +88,20 @@ struct LookupQuery {
 struct LookupAnswer {
   std::vector<PlacedPage> pages;  // of keys[0 .. pages.size()): the longest prefix
   LeaseId lease = 0;              // 0: none asked, or nothing found
+};
+
+// Pages that a request will want soon.
+struct PrefetchQuery {
+  ScopeId scope;
+  std::optional<Identity> identity;
+  absl::Span<const RecordKey>
+      keys;                 // root side first; the first one that is not stored ends a hint
+  absl::Duration deadline;  // from now; zero: Options::hint_deadline. Dropped when it passes
+  // The first layer of each key's layer group: the request runs already, and layer by layer it
+  // comes to them (a sequence). Empty: a hint.
+  absl::Span<const uint32_t> first_layers;
+  std::string session_id;  // whose end takes the hint back; empty: nobody's
+  std::string request_id;  // of a sequence: whose release takes it back
 };
 
 struct CommitOptions {
@@ -147,6 +162,14 @@ class TieredStore {
   // from SSD, which all callers of the same page share. UNAVAILABLE while the disk is set aside,
   // and when the read has not ended by its deadline (load_timeout).
   void LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCallback callback)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- Prefetch ----------------------------------------------------------------------------
+  // Asks for pages to be in memory by a deadline; see storage/README.md for what may keep them out.
+  // Returns how many of the pages are in memory, on their way, or accepted to come.
+  int64_t Prefetch(const PrefetchQuery& query) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Called, without a lock, for every page that came up ahead of a request. Set once, at the start.
+  void SetPrefetchListener(std::function<void(const RecordKey&, const ScopeId&)> listener)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- Leases ------------------------------------------------------------------------------
@@ -223,11 +246,15 @@ class TieredStore {
   struct Load {
     std::vector<LoadCallback> waiters;
     absl::Duration deadline;  // then who waits is answered, and who comes is refused
+    bool demanded = false;    // by a request; else only by prefetch, and then it may not evict
+    prefetch::PageId prefetched = prefetch::kNoPage;
+    int64_t reserved_bytes = 0;  // of the room that prefetch keeps for it
   };
   struct DiskWork {
     policy::CircuitBreaker::Epoch epoch = 0;
     absl::Duration began;
   };
+  class PrefetchWorld;  // what the scheduler sees of the store
 
   TieredStore(const TieredStoreOptions& options, const Clock& clock, StoreObserver* observer);
   absl::Status Rebuild() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -261,7 +288,8 @@ class TieredStore {
   bool MayMove(EntryId id, long references) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // tiered_store_write.cc
-  absl::StatusOr<StagedPage> StageWithRoom(PageHeader header) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<StagedPage> StageWithRoom(PageHeader header, bool may_evict = true)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<CommitOutcome> PlaceLocked(const HostPagePtr& page, const CommitOptions& options,
                                             Aftermath& after) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<CommitOutcome> Place(const HostPagePtr& page, const CommitOptions& options,
@@ -276,6 +304,8 @@ class TieredStore {
   // tiered_store_read.cc
   void RunLoad(const RecordKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<HostPagePtr> ReadFromSsd(const RecordKey& key, const Source& source)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndLoad(const RecordKey& key, const absl::StatusOr<HostPagePtr>& result)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // True when the load has its result; false when it lost a race and must be tried again.
   bool SettleLoad(const RecordKey& key, const Source& source, absl::StatusOr<HostPagePtr>& result,
@@ -297,6 +327,14 @@ class TieredStore {
   std::vector<LoadCallback> TakeLateLoads(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ProbeDisk(policy::CircuitBreaker::Epoch epoch) ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetLost(const RecordKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
+  // tiered_store_prefetch.cc
+  // Never 0. Of a session's hints, or of one request of it.
+  static uint64_t PrefetchOwner(absl::string_view session_id, absl::string_view request_id = "");
+  prefetch::PageId PageIdOf(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  EntryId EntryOf(prefetch::PageId page) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveLookup(const LookupQuery& query, absl::Span<const EntryId> ids)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartPrefetches(Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // tiered_store_lease.cc
   absl::StatusOr<LeaseId> GrantLease(const ScopeId& scope, absl::Span<const EntryId> ids,
@@ -313,6 +351,7 @@ class TieredStore {
   void DemoteHost(Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayLeaveHost(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool NeedsWriting(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsLastOfItsChain(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropHost(EntryId id, EvictionReason reason, Aftermath& after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropSsd(EntryId id, EvictionReason reason, Aftermath& after)
@@ -353,6 +392,9 @@ class TieredStore {
   uint64_t next_disk_work_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_set<RecordKey> held_keys_ ABSL_GUARDED_BY(mutex_);  // being changed on SSD
   int64_t flush_failures_seen_ ABSL_GUARDED_BY(mutex_) = 0;
+  prefetch::Scheduler prefetch_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const RecordKey&, const ScopeId&)> on_prefetched_ ABSL_GUARDED_BY(mutex_);
+  int64_t prefetch_reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // Pages that leave host memory once they are written, and how many bytes that will free.
   absl::flat_hash_map<EntryId, int64_t> demoting_ ABSL_GUARDED_BY(mutex_);
   int64_t demoting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -360,6 +402,7 @@ class TieredStore {
   bool ssd_refused_ ABSL_GUARDED_BY(mutex_) = false;    // a change failed: what is there is unknown
   int64_t pressure_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // asked by Stage in vain
   bool demotion_asked_ ABSL_GUARDED_BY(mutex_) = false;
+  bool prefetch_asked_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;   // new work is refused
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;  // the demotion thread ends
 

@@ -20,6 +20,7 @@ void TieredStore::DropHost(EntryId id, EvictionReason reason, Aftermath& after) 
   const int64_t bytes = entry.host->bytes();
   const EvictionAction action = entry.on_ssd() ? EvictionAction::kDemote : EvictionAction::kDrop;
   ForgetDemotion(id);
+  prefetch_.OnLeft(PageIdOf(id), entry.on_ssd(), clock_.Monotonic());
   // A write that is on its way to SSD would leave a page there that nobody knows of.
   if (!entry.on_ssd() && entry.queued) DeleteOnSsdLater(entry.record);
   after.pages.push_back(directory_.DropHost(id));
@@ -83,6 +84,14 @@ bool TieredStore::NeedsWriting(EntryId id) const {
   return ssd_ != nullptr && entry.dirty && !entry.quarantined;
 }
 
+// When a victim was picked, those that follow it were to go first. They may have stayed: here, if
+// their write was refused, or on SSD, where they need it too.
+bool TieredStore::IsLastOfItsChain(EntryId id) const {
+  const DirectoryEntry& entry = directory_.at(id);
+  return directory_.host_policy().child_count(id) == 0 &&
+         (entry.on_ssd() || entry.child_count == 0);
+}
+
 int64_t TieredStore::MakeRoom(int64_t bytes, const ScopeId& presser) {
   Aftermath after;
   {
@@ -94,7 +103,9 @@ int64_t TieredStore::MakeRoom(int64_t bytes, const ScopeId& presser) {
           return MayLeaveHost(id) && !NeedsWriting(id) &&
                  guard.MayTake(CandidateOf(TierKind::kHost, id));
         });
-    for (const EntryId id : victims) DropHost(id, EvictionReason::kPressure, after);
+    for (const EntryId id : victims) {
+      if (IsLastOfItsChain(id)) DropHost(id, EvictionReason::kPressure, after);
+    }
   }
   const int64_t freed_bytes = after.freed_bytes;
   Finish(after);
@@ -107,12 +118,14 @@ void TieredStore::DemotionLoop() {
     {
       absl::MutexLock lock(&mutex_);
       const auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return stopping_ || demotion_asked_;
+        return stopping_ || demotion_asked_ || prefetch_asked_;
       };
       mutex_.AwaitWithTimeout(absl::Condition(&wake), options_.demotion_period);
       if (stopping_) return;
       demotion_asked_ = false;
+      prefetch_asked_ = false;
       DemoteHost(after);
+      StartPrefetches(after);
     }
     Finish(after);
     ExpireLeases();
@@ -144,11 +157,7 @@ void TieredStore::DemoteHost(Aftermath& after) {
   for (const EntryId id : victims) {
     const DirectoryEntry& entry = directory_.at(id);
     if (!NeedsWriting(id)) {
-      // Its children may have stayed, if their write was refused.
-      if (directory_.host_policy().child_count(id) == 0 &&
-          (entry.on_ssd() || entry.child_count == 0)) {
-        DropHost(id, EvictionReason::kWatermark, after);
-      }
+      if (IsLastOfItsChain(id)) DropHost(id, EvictionReason::kWatermark, after);
       continue;
     }
     if (!Admitted(id)) {

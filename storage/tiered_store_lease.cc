@@ -100,6 +100,9 @@ int64_t TieredStore::ReleaseLease(absl::string_view session_id, LeaseId id) {
   {
     absl::MutexLock lock(&mutex_);
     std::vector<LeasedPage> released;
+    if (const Lease* lease = leases_.Find(session_id, id, clock_.Monotonic())) {
+      prefetch_.Cancel(PrefetchOwner(session_id, lease->request_id));
+    }
     count = leases_.Release(session_id, id, released);
     Unlease(std::move(released), after);
   }
@@ -113,6 +116,7 @@ int64_t TieredStore::ReleaseRequest(absl::string_view session_id, absl::string_v
   {
     absl::MutexLock lock(&mutex_);
     std::vector<LeasedPage> released;
+    prefetch_.Cancel(PrefetchOwner(session_id, request_id));
     count = leases_.ReleaseRequest(session_id, request_id, released);
     Unlease(std::move(released), after);
   }
@@ -126,6 +130,7 @@ int64_t TieredStore::ReleaseSession(absl::string_view session_id) {
   {
     absl::MutexLock lock(&mutex_);
     std::vector<LeasedPage> released;
+    prefetch_.Cancel(PrefetchOwner(session_id));
     count = leases_.ReleaseSession(session_id, released);
     Unlease(std::move(released), after);
   }

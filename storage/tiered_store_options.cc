@@ -10,6 +10,7 @@ absl::Status TieredStoreOptions::Validate() const {
   if (!ssd.path.empty()) PAGODA_RETURN_IF_ERROR(ssd.Validate());
   PAGODA_RETURN_IF_ERROR(
       policies.Validate(host.capacity_bytes, ssd.path.empty() ? 0 : ssd.capacity_bytes));
+  PAGODA_RETURN_IF_ERROR(prefetch.Validate());
   const auto positive = [](absl::string_view name, int64_t value) -> absl::Status {
     if (value > 0) return absl::OkStatus();
     return absl::InvalidArgumentError(

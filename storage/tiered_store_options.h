@@ -8,6 +8,7 @@
 #include "storage/host_tier.h"
 #include "storage/lease_table.h"
 #include "storage/policy/circuit_breaker.h"
+#include "storage/prefetch/prefetch_options.h"
 #include "storage/ssd_options.h"
 #include "storage/store_policies.h"
 
@@ -22,6 +23,7 @@ struct TieredStoreOptions {
   LeaseTable::Options leases;
   policy::CircuitBreaker::Options ssd_breaker;
   absl::Duration load_timeout = absl::Seconds(5);    // who waits for SSD is answered by then
+  prefetch::Options prefetch;                        // of no effect without SSD
   absl::Duration lease_ttl_max = absl::Minutes(10);  // longer terms are cut to this
 
   // Performance.

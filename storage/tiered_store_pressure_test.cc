@@ -51,6 +51,29 @@ TEST_F(TieredStorePressureTest, DemotionWritesPagesToSsdAndLosesNone) {
   ExpectExact();
 }
 
+// Found by tests/simulation: a page that is on SSD alone was evicted there together with the copy
+// of the page that follows it, which was in memory too and stayed.
+TEST_F(TieredStorePressureTest, SsdKeepsWhatAPageInMemoryFollows) {
+  Open();
+  const TestPage parent = Big(1);
+  const TestPage child = parent.Child(2);
+  PAGODA_ASSERT_OK(Push(parent));
+  PAGODA_ASSERT_OK(Push(child));
+  PersistAll({parent, child});
+  DropFromHost();
+  PAGODA_ASSERT_OK(Load(child));
+  ASSERT_EQ(Get(parent), nullptr);
+  const HostPagePtr reader = Get(child);  // stays in memory
+  for (uint32_t i = 3; i < 200; ++i) {    // more than SSD holds
+    ASSERT_TRUE(Eventually([&] { return Push(Big(i)).ok(); })) << i;
+    ASSERT_TRUE(
+        Eventually([&] { return store_->PersistAsync(Big(i).record(), Big(i).scope()).ok(); }));
+  }
+  PAGODA_ASSERT_OK(store_->Flush());
+  EXPECT_GT(store_->Stats().counters.evictions[static_cast<int>(TierKind::kSsd)][0][0], 0);
+  EXPECT_EQ(Lookup({parent, child}).pages.size(), 2u);
+}
+
 TEST_F(TieredStorePressureTest, ChainsAreDemotedFromTheirLeaves) {
   OpenWithoutSsd();
   TestPage like = Big(1);

@@ -18,6 +18,7 @@ struct TieredStore::Source {
   Identity identity;
   uint64_t incarnation = 0;
   uint32_t ssd_version = 0;
+  bool demanded = true;  // see Load
 };
 
 absl::StatusOr<LookupAnswer> TieredStore::LookupPrefix(const LookupQuery& query) {
@@ -48,6 +49,7 @@ absl::StatusOr<LookupAnswer> TieredStore::LookupPrefix(const LookupQuery& query)
     if (query.touch) {
       // Leaf first, so that a parent is never older than what follows it.
       for (auto id = ids.rbegin(); id != ids.rend(); ++id) directory_.Touch(*id, now);
+      ObserveLookup(query, ids);
     }
     if (!query.lease.session_id.empty()) {
       if (ids.empty()) {
@@ -91,11 +93,13 @@ void TieredStore::LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCall
         answer = absl::UnavailableError("ssd: a read of this page is under way and does not end");
       } else if (running != loads_.end()) {
         running->second.waiters.push_back(std::move(callback));
+        running->second.demanded = true;
         ++counters_.loads_joined;
         return;
       } else if (loader_->TryPush([this, key] { RunLoad(key); })) {
         Load& load = loads_[key];
         load.deadline = now + options_.load_timeout;
+        load.demanded = true;
         load.waiters.push_back(std::move(callback));
         load_deadlines_.emplace_back(load.deadline, key);
         ++counters_.loads_started;
@@ -111,7 +115,6 @@ void TieredStore::LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCall
 
 void TieredStore::RunLoad(const RecordKey& key) {
   absl::StatusOr<HostPagePtr> result = absl::AbortedError("page: it changes faster than it loads");
-  std::vector<LoadCallback> waiters;
   Aftermath after;
   for (int i = 0; i < kLoadTriesMax; ++i) {
     Source source;
@@ -132,7 +135,7 @@ void TieredStore::RunLoad(const RecordKey& key) {
         const DirectoryEntry& entry = directory_.at(id);
         work = BeginDiskWork();
         source = {directory_.scope_of(id), directory_.identity_of(id), entry.incarnation,
-                  entry.ssd_version};
+                  entry.ssd_version, loads_.at(key).demanded};
         settled = false;
       }
     }
@@ -140,26 +143,42 @@ void TieredStore::RunLoad(const RecordKey& key) {
     absl::StatusOr<HostPagePtr> read = ReadFromSsd(key, source);
     absl::MutexLock lock(&mutex_);
     EndDiskWork(work, read.status(), after);
+    // A request has joined meanwhile: for it room is made.
+    const bool no_room = absl::IsResourceExhausted(read.status());
+    if (no_room && loads_.at(key).demanded != source.demanded) continue;
     if (SettleLoad(key, source, read, after)) {
       result = std::move(read);
       break;
     }
   }
+  Finish(after);
+  EndLoad(key, result);
+}
+
+void TieredStore::EndLoad(const RecordKey& key, const absl::StatusOr<HostPagePtr>& result) {
+  Load load;
+  std::function<void(const RecordKey&, const ScopeId&)> on_prefetched;
   {
     absl::MutexLock lock(&mutex_);
     const auto it = loads_.find(key);
     PAGODA_CHECK(it != loads_.end());
-    waiters.swap(it->second.waiters);
+    load = std::move(it->second);
     loads_.erase(it);
+    prefetch_reserved_bytes_ -= load.reserved_bytes;
+    if (load.prefetched != prefetch::kNoPage) {
+      prefetch_.OnLoaded(load.prefetched, result.ok());
+      if (prefetch_.has_work()) prefetch_asked_ = true;
+      on_prefetched = on_prefetched_;
+    }
   }
-  Finish(after);
-  for (const LoadCallback& callback : waiters) callback(result);
+  if (on_prefetched != nullptr && result.ok()) on_prefetched(key, (*result)->header().scope);
+  for (const LoadCallback& callback : load.waiters) callback(result);
 }
 
 absl::StatusOr<HostPagePtr> TieredStore::ReadFromSsd(const RecordKey& key, const Source& source) {
   PAGODA_ASSIGN_OR_RETURN(const SsdTier::Reader reader,
                           ssd_->ReadPage(key, source.scope, source.identity));
-  PAGODA_ASSIGN_OR_RETURN(StagedPage page, StageWithRoom(reader.header()));
+  PAGODA_ASSIGN_OR_RETURN(StagedPage page, StageWithRoom(reader.header(), source.demanded));
   const absl::Duration start = clock_.Monotonic();
   std::vector<MutableByteSpan> targets;
   for (size_t i = 0; i < page.segment_count(); ++i) targets.push_back(page.padded_segment(i));
@@ -201,7 +220,7 @@ bool TieredStore::SettleLoad(const RecordKey& key, const Source& source,
                                  {"error", result.status().ToString()}});
     DropEntry(id, EvictionReason::kIntegrity, after);
     result = absl::DataLossError(result.status().message());
-  } else {
+  } else if (code != absl::StatusCode::kResourceExhausted) {
     ++counters_.ssd_read_errors;
   }
   return true;

@@ -45,7 +45,7 @@ absl::StatusOr<StagedPage> TieredStore::Stage(const ScopeId& scope, PageHeader h
   return page;
 }
 
-absl::StatusOr<StagedPage> TieredStore::StageWithRoom(PageHeader header) {
+absl::StatusOr<StagedPage> TieredStore::StageWithRoom(PageHeader header, bool may_evict) {
   const int64_t asked_bytes = header.stored_bytes();
   absl::Status refused;
   int64_t room_bytes = asked_bytes;
@@ -78,6 +78,7 @@ absl::StatusOr<StagedPage> TieredStore::StageWithRoom(PageHeader header) {
           absl::StrFormat("host tier: asked %d bytes, %d used of %d, refused beyond %g of it",
                           asked_bytes, usage.used_bytes, usage.capacity_bytes, marks.hard));
     }
+    if (!may_evict) return refused;
     if (MakeRoom(std::max(short_bytes, room_bytes), header.scope) == 0) break;
   }
   absl::MutexLock lock(&mutex_);
@@ -140,7 +141,9 @@ absl::StatusOr<CommitOutcome> TieredStore::Place(const HostPagePtr& page,
   const absl::Duration now = clock_.Monotonic();
   const EntryId id = directory_.Find(header.record);
   if (id == kNoEntry) {
-    PAGODA_RETURN_IF_ERROR(directory_.AddHost(page, now).status());
+    PAGODA_ASSIGN_OR_RETURN(const EntryId added, directory_.AddHost(page, now));
+    const EntryId parent = directory_.at(added).parent;
+    if (parent != kNoEntry) prefetch_.OnCommit(PageIdOf(parent), PageIdOf(added), now);
     return CommitOutcome::kStored;
   }
   const DirectoryEntry& entry = directory_.at(id);
@@ -349,7 +352,11 @@ void TieredStore::MakeSsdRoom(int64_t bytes, const ScopeId* presser) {
           return free && guard.MayTake(CandidateOf(TierKind::kSsd, id));
         });
     for (const EntryId id : victims) {
-      deleted.push_back(directory_.at(id).record);
+      // When it was picked, those that follow it were to go first. They may have stayed in memory.
+      const DirectoryEntry& entry = directory_.at(id);
+      if (entry.host == nullptr && entry.child_count > 0) continue;
+      if (directory_.ssd_policy().child_count(id) > 0) continue;
+      deleted.push_back(entry.record);
       HoldKey(deleted.back());
       DropSsd(id, EvictionReason::kWatermark, after);
     }

@@ -12,6 +12,7 @@ Steps, in this order:
   data       the reference model and the texts; without them the tests that need them are skipped
   tidy       style rules that a machine can check
   release    g++, optimised: builds everything, runs all tests
+  simulation 2,000 seeded stories of the store's pure core, 10,000 steps each
   asan       AddressSanitizer and UndefinedBehaviorSanitizer: tests with the label fast
   tsan       ThreadSanitizer: those of them in which threads meet (label threaded)
   dev        clang: the product builds without a thread-safety error
@@ -53,7 +54,7 @@ while (($# > 0)); do
   shift
 done
 
-all_steps=(packages data tidy release asan tsan dev fuzz)
+all_steps=(packages data tidy release simulation asan tsan dev fuzz)
 steps=("${all_steps[@]}")
 [[ $mode != quick ]] || steps=(packages data tidy release)
 ((${#only[@]} == 0)) || steps=("${only[@]}")
@@ -142,6 +143,16 @@ step_tidy() {
 
 step_release() {
   build release all && run_ctest release
+}
+
+step_simulation() {
+  build release simulation || return 1
+  if build/release/bin/simulation --seeds 1..2000 --steps 10000 --jobs "$jobs"; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    return 1
+  fi
 }
 
 # Sanitizer builds compile only what their tests need: a quarter of a build of everything.
