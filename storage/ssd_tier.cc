@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "storage/base/check.h"
+#include "storage/base/crash_point.h"
 #include "storage/base/crc32c.h"
 #include "storage/base/digest.h"
 #include "storage/base/log.h"
@@ -210,8 +211,10 @@ void SsdTier::FlushLoop() {
 
 absl::Status SsdTier::Flush() {
   const int64_t count = unflushed_count_.load(std::memory_order_relaxed);
+  CrashPoint(CrashAt::kSsdFlush);
   const rocksdb::Status status = db_->Flush(rocksdb::FlushOptions(), {default_, meta_, planes_});
   PAGODA_RETURN_IF_ERROR(FromRocksDb(status, absl::StrCat("flush ", options_.path)));
+  CrashPoint(CrashAt::kSsdFlushDone);
   unflushed_count_.fetch_sub(count, std::memory_order_relaxed);
   return absl::OkStatus();
 }
@@ -234,6 +237,7 @@ absl::StatusOr<DirectoryRecord> SsdTier::ReadRecord(const RecordKey& key,
 absl::Status SsdTier::Put(const SsdPageWrite& page) {
   PAGODA_CHECK(page.segments.size() == page.record.segment_count);
   PAGODA_CHECK(page.segments.size() < kSsdHeaderIndex);
+  CrashPoint(CrashAt::kSsdPut);
   const auto old = ReadRecord(page.record.record, /*snapshot=*/nullptr);
   const bool replaces = old.ok();
   const bool damaged = old.status().code() == absl::StatusCode::kDataLoss;
@@ -255,8 +259,10 @@ absl::Status SsdTier::Put(const SsdPageWrite& page) {
   if (status.ok()) {
     status = batch.Put(planes_, PlaneKey(key, kSsdHeaderIndex), SliceOf(page.header));
   }
+  CrashPoint(CrashAt::kSsdRecord);
   if (status.ok()) status = batch.Put(meta_, key, EncodeDirectoryRecord(page.record));
   if (status.ok()) status = db_->Write(NoLog(), &batch);
+  CrashPoint(CrashAt::kSsdPutDone);
   PAGODA_RETURN_IF_ERROR(FromRocksDb(status, absl::StrCat("write page to ", options_.path)));
   used_bytes_.fetch_add(page.record.bytes - (replaces ? old->bytes : 0), std::memory_order_relaxed);
   page_count_.fetch_add(replaces ? 0 : 1, std::memory_order_relaxed);
@@ -269,6 +275,7 @@ absl::Status SsdTier::Delete(const RecordKey& key) {
   if (old.status().code() == absl::StatusCode::kNotFound) return absl::OkStatus();
   if (old.status().code() == absl::StatusCode::kDataLoss) return DeleteDamaged(key.Encode());
   if (!old.ok()) return old.status();
+  CrashPoint(CrashAt::kSsdDelete);
   const std::string encoded = key.Encode();
   rocksdb::WriteBatch batch;
   rocksdb::Status status = batch.Delete(meta_, encoded);
@@ -277,6 +284,7 @@ absl::Status SsdTier::Delete(const RecordKey& key) {
   }
   if (status.ok()) status = batch.Delete(planes_, PlaneKey(encoded, kSsdHeaderIndex));
   if (status.ok()) status = db_->Write(NoLog(), &batch);
+  CrashPoint(CrashAt::kSsdDeleteDone);
   PAGODA_RETURN_IF_ERROR(FromRocksDb(status, absl::StrCat("delete page in ", options_.path)));
   used_bytes_.fetch_sub(old->bytes, std::memory_order_relaxed);
   page_count_.fetch_sub(1, std::memory_order_relaxed);
