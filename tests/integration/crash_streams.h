@@ -32,7 +32,7 @@ struct CrashStream {
 };
 
 absl::Span<const CrashStream> CrashStreams();
-constexpr int kCrashDocuments = 16;     // of each stream
+constexpr int kCrashDocuments = 32;     // of each stream
 constexpr int kCrashDocumentPages = 8;  // of each document
 SyntheticDocument CrashDocument(int stream, int document);
 // A document that is pushed with false checksums: no page of it may ever be seen.
