@@ -7,8 +7,8 @@
 //
 // A page exists when its meta record exists. All of a page's changes are one WriteBatch; there is
 // no write-ahead log: memtables of all families are flushed together, so a kill loses the last
-// moments (flush_period) and never shows half a page. RocksDB's own value checksums are off; ours
-// are checked on every read.
+// moments (flush_period) and never shows half a page. RocksDB verifies its blocks, and we every
+// page by our own checksums, on every read.
 //
 // Threads    every method from any thread, but one key is changed by one caller at a time
 // Errors     DATA_LOSS            bytes that fail a checksum or do not belong to the asked key

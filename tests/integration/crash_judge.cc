@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "storage/base/check.h"
+#include "storage/base/crash_point.h"
 #include "storage/base/status_macros.h"
 
 namespace pagoda {
@@ -76,6 +77,13 @@ absl::StatusOr<CrashJudge::Listing> CrashJudge::List() {
   return listing;
 }
 
+// A dead daemon has one reason, however many questions it leaves open.
+void CrashJudge::NoAnswer(const std::string& what) {
+  const int code = daemon_.AwaitExit(absl::ZeroDuration());
+  if (code == kCrashExitCode) return;  // as asked: reading damaged pages deletes them, too
+  Wrong(code < 0 ? what : absl::StrCat("died by itself while it was read, exit code ", code));
+}
+
 void CrashJudge::JudgeSums(const Listing& listing, bool damaged) {
   int64_t host = 0;
   int64_t ssd = 0;
@@ -129,7 +137,7 @@ void CrashJudge::JudgeDocument(int stream, int document, const client::ScopeInfo
   query.precision_min = Precision::kQ4;
   query.fidelity_min = Precision::kQ4;
   const auto hit = clients_[stream]->Lookup(query);
-  if (!hit.ok()) return Wrong(absl::StrCat(name, ": lookup: ", hit.status().ToString()));
+  if (!hit.ok()) return NoAnswer(absl::StrCat(name, ": lookup: ", hit.status().ToString()));
   const auto found = static_cast<int64_t>(hit->pages.size());
   if (!damaged && found != listed) {
     Wrong(absl::StrCat("I2 ", name, ": ", listed, " pages listed, ", found, " found"));
@@ -137,7 +145,9 @@ void CrashJudge::JudgeDocument(int stream, int document, const client::ScopeInfo
   if (found == 0) return;
   const auto fetched = clients_[stream]->Fetch(*hit, keys, {});
   clients_[stream]->Release(hit->lease);
-  if (!fetched.ok()) return Wrong(absl::StrCat(name, ": fetch: ", fetched.status().ToString()));
+  if (!fetched.ok()) {
+    return NoAnswer(absl::StrCat(name, ": fetch: ", fetched.status().ToString()));
+  }
   for (size_t i = 0; i < fetched->pages.size(); ++i) {
     const client::FetchedPage& page = fetched->pages[i];
     const auto logged = history.offered.find(keys[i].hex());
@@ -161,7 +171,7 @@ void CrashJudge::JudgeDocument(int stream, int document, const client::ScopeInfo
 void CrashJudge::JudgeStream(int stream, const Listing& listing, const CrashHistory& history,
                              bool damaged) {
   if (absl::Status status = clients_[stream]->WaitConnected(kPatience); !status.ok()) {
-    return Wrong(absl::StrCat("stream ", stream, " cannot connect: ", status.ToString()));
+    return NoAnswer(absl::StrCat("stream ", stream, " cannot connect: ", status.ToString()));
   }
   const auto scope = clients_[stream]->FindScope(CrashStreams()[stream].scope);
   if (!scope.has_value()) return Wrong(absl::StrCat("stream ", stream, " has lost its scope"));
@@ -172,7 +182,7 @@ void CrashJudge::JudgeStream(int stream, const Listing& listing, const CrashHist
       ++listed[known->second.document];
     }
   }
-  for (int document = 0; document < kCrashDocuments; ++document) {
+  for (int document = 0; document < kCrashDocuments && daemon_.pid() > 0; ++document) {
     const std::vector<PageKey> keys = CrashDocument(stream, document).KeysFrom(scope->root);
     JudgeDocument(stream, document, *scope, keys, listed[document], history, damaged);
   }
@@ -200,13 +210,13 @@ Verdict CrashJudge::Judge(const CrashHistory& history, bool damaged) {
   for (const std::string& line : history.wrong) Wrong("I1 the writer saw " + line);
   const absl::StatusOr<Listing> listing = List();
   if (!listing.ok()) {
-    Wrong("no answer after the restart: " + listing.status().ToString());
+    NoAnswer("no list after the restart: " + listing.status().ToString());
     return std::move(verdict_);
   }
   verdict_.pages = static_cast<int64_t>(listing->pages.size());
   JudgeSums(*listing, damaged);
   JudgeOrigins(*listing, history);
-  for (int stream = 0; stream < static_cast<int>(clients_.size()); ++stream) {
+  for (int stream = 0; stream < static_cast<int>(clients_.size()) && daemon_.pid() > 0; ++stream) {
     JudgeStream(stream, *listing, history, damaged);
   }
   JudgeForeignScope(history);

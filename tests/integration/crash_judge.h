@@ -51,6 +51,7 @@ class CrashJudge {
                      const std::vector<PageKey>& keys, int64_t listed, const CrashHistory& history,
                      bool damaged);
   void JudgeForeignScope(const CrashHistory& history);
+  void NoAnswer(const std::string& what);
   void Wrong(std::string what) { verdict_.violations.push_back(std::move(what)); }
 
   DaemonProcess& daemon_;

@@ -131,8 +131,8 @@ class CrashLoop {
              absl::StrCat("exit code ", code, " at start"));
       daemon_.Kill();
     } else if (Restart(environment)) {
-      Judge();
-      absl::StrAppend(&note, Live(end));
+      // A crash point may lie on the way of what the judge asks.
+      if (Judge()) absl::StrAppend(&note, Live(end));
     }
     absl::StrAppend(&note, Damage());
     std::printf("%4d/%d  %-22s pages %4d  hits %6d  misses %d  violations %d\n", kills_,
@@ -154,12 +154,14 @@ class CrashLoop {
     return false;
   }
 
-  void Judge() {
+  // False when the daemon died meanwhile.
+  bool Judge() {
     const Verdict verdict = judge_.Judge(ReadCrashLog(log_path_), damaged_ > 0);
     last_pages_ = verdict.pages;
     hits_ += verdict.hits;
     misses_ += verdict.misses;
     for (const std::string& what : verdict.violations) Expect(false, what);
+    return daemon_.pid() > 0;
   }
 
   // Works until the end comes; what came instead of it.
