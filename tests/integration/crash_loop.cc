@@ -41,12 +41,19 @@ struct Flags {
   int seconds = 0;  // 0: no limit
   std::string writer_target;
   std::string writer_log;
+  std::string config_folder;
 };
 
 std::string WriteFile(const std::string& path, const std::string& text) {
   std::ofstream(path) << text;
   PAGODA_CHECK(chmod(path.c_str(), 0600) == 0);
   return path;
+}
+
+// tokens.yaml and pagodad.yaml; the path of the latter.
+std::string WriteConfig(const std::string& folder) {
+  const std::string tokens = WriteFile(folder + "/tokens.yaml", CrashTokensYaml());
+  return WriteFile(folder + "/pagodad.yaml", CrashConfigYaml(tokens));
 }
 
 // How one life of the daemon ends.
@@ -84,11 +91,7 @@ class CrashLoop {
       : flags_(flags),
         rng_(flags.seed),
         log_path_(folder_.path() + "/writer.log"),
-        daemon_({"--config",
-                 WriteFile(folder_.path() + "/pagodad.yaml",
-                           CrashConfigYaml(
-                               WriteFile(folder_.path() + "/tokens.yaml", CrashTokensYaml()))),
-                 "--stop-seconds", "20"},
+        daemon_({"--config", WriteConfig(folder_.path()), "--stop-seconds", "20"},
                 CrashAdminToken()),
         judge_(daemon_) {
     CrashLog log(log_path_);
@@ -266,12 +269,17 @@ int main(int argc, char** argv) {
   app.add_option("--seconds", flags.seconds, "start no new round after this; 0: no limit")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
-  // The writer is this program, started by itself.
+  // The writer is this program, started by itself; the soak starts it, too.
   app.add_option("--writer", flags.writer_target)->group("");
   app.add_option("--log", flags.writer_log)->group("");
+  app.add_option("--write-config", flags.config_folder)->group("");
   CLI11_PARSE(app, argc, argv);
   if (!flags.writer_target.empty()) {
     pagoda::RunCrashWriter(flags.writer_target, flags.writer_log, flags.seed);
+  }
+  if (!flags.config_folder.empty()) {
+    pagoda::WriteConfig(flags.config_folder);
+    return 0;
   }
   return pagoda::CrashLoop(flags).Run() == 0 ? 0 : 1;
 }

@@ -109,6 +109,10 @@ class StreamWriter {
     query.fidelity_min = Precision::kQ4;
     const auto hit = client.Lookup(query);
     if (!hit.ok() || hit->pages.empty()) return;
+    const int next = (document + 1) % kCrashDocuments;
+    client
+        .Prefetch({{scope.id, CrashDocument(stream_, next).KeysFrom(scope.root)}}, absl::Seconds(1))
+        .IgnoreError();
     const auto fetched = client.Fetch(*hit, keys, {});
     client.Release(hit->lease);
     if (!fetched.ok()) return;
@@ -125,42 +129,74 @@ class StreamWriter {
   std::mt19937 rng_;
 };
 
-// Flushes, so that kills find something on the disk, and removals of single pages, scopes' worth of
-// chains and copies in one tier.
-[[noreturn]] void RunAdmin(const std::string& target, uint32_t seed) {
-  std::mt19937 rng(seed);
-  auto channel = grpc::CreateChannel(target, grpc::InsecureChannelCredentials());
-  const auto admin = v1::Admin::NewStub(channel);
-  while (true) {
-    absl::SleepFor(absl::Milliseconds(10 + rng() % 60));
+class AdminWriter {
+ public:
+  AdminWriter(const std::string& target, uint32_t seed)
+      : admin_(v1::Admin::NewStub(grpc::CreateChannel(target, grpc::InsecureChannelCredentials()))),
+        rng_(seed) {}
+
+  [[noreturn]] void Run() {
+    while (true) {
+      absl::SleepFor(absl::Milliseconds(10 + rng_() % 60));
+      const uint32_t dice = rng_() % 12;
+      if (dice < 8) {
+        Flush();  // so that kills find something on the disk
+      } else if (dice < 11) {
+        EvictOne();
+      } else {
+        SetLadder();
+      }
+    }
+  }
+
+ private:
+  template <typename Call>
+  bool With(const Call& call) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoSeconds(kPatience));
     context.AddMetadata("authorization", absl::StrCat("Bearer ", CrashAdminToken()));
-    if (rng() % 3 != 0) {
-      v1::FlushResponse flushed;
-      (void)admin->Flush(&context, v1::FlushRequest(), &flushed);
-      continue;
-    }
+    return call(context).ok();
+  }
+
+  void Flush() {
+    v1::FlushResponse flushed;
+    With([&](auto& context) { return admin_->Flush(&context, v1::FlushRequest(), &flushed); });
+  }
+
+  // Some page and all that follow it, in one tier or everywhere.
+  void EvictOne() {
     v1::ListPagesRequest list;
-    list.set_limit(1 + rng() % 64);
-    v1::ListPagesResponse batch;
+    list.set_limit(1 + rng_() % 64);
     v1::PageRecord victim;
-    auto reader = admin->ListPages(&context, list);
-    while (reader->Read(&batch)) {
-      if (batch.pages_size() > 0) victim = batch.pages(batch.pages_size() - 1);
-    }
-    if (!reader->Finish().ok() || victim.key().empty()) continue;
+    With([&](auto& context) {
+      v1::ListPagesResponse batch;
+      auto reader = admin_->ListPages(&context, list);
+      while (reader->Read(&batch)) {
+        if (batch.pages_size() > 0) victim = batch.pages(batch.pages_size() - 1);
+      }
+      return reader->Finish();
+    });
+    if (victim.key().empty()) return;
+    constexpr v1::Tier kTiers[] = {v1::TIER_UNSPECIFIED, v1::TIER_HOST, v1::TIER_SSD};
     v1::EvictRequest evict;
     evict.mutable_filter()->set_key(victim.key());
-    const v1::Tier tiers[] = {v1::TIER_UNSPECIFIED, v1::TIER_HOST, v1::TIER_SSD};
-    evict.mutable_filter()->set_tier(tiers[rng() % 3]);
-    grpc::ClientContext again;
-    again.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
-    again.AddMetadata("authorization", absl::StrCat("Bearer ", CrashAdminToken()));
+    evict.mutable_filter()->set_tier(kTiers[rng_() % 3]);
     v1::EvictResponse evicted;
-    (void)admin->Evict(&again, evict, &evicted);
+    With([&](auto& context) { return admin_->Evict(&context, evict, &evicted); });
   }
-}
+
+  // Of every model: pages come at all precisions, and go from q8 to q4.
+  void SetLadder() {
+    constexpr v1::Precision kLadders[] = {v1::PRECISION_RAW16, v1::PRECISION_Q8, v1::PRECISION_Q4};
+    v1::SetLadderRequest request;
+    request.set_ladder(kLadders[rng_() % 3]);
+    v1::SetLadderResponse response;
+    With([&](auto& context) { return admin_->SetLadder(&context, request, &response); });
+  }
+
+  const std::unique_ptr<v1::Admin::Stub> admin_;
+  std::mt19937 rng_;
+};
 
 }  // namespace
 
@@ -172,7 +208,7 @@ void RunCrashWriter(const std::string& target, const std::string& log_path, uint
       StreamWriter(target, log, stream, seed + static_cast<uint32_t>(stream)).Run();
     });
   }
-  RunAdmin(target, seed + 99);
+  AdminWriter(target, seed + 99).Run();
 }
 
 }  // namespace pagoda

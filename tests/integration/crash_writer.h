@@ -1,5 +1,6 @@
-// The load of the crash loop: pushes, aborted pushes, pushes with false checksums, fetches that are
-// verified, and what an admin does, on all streams at once, until the process is killed.
+// The load of the crash loop and the soak: pushes, aborted pushes, pushes with false checksums,
+// fetches that are verified, prefetches, and what an admin does (flushes, evictions, ladders), on
+// all streams at once, until the process is killed.
 //
 // Threads  one per stream, and one for the admin
 #pragma once
