@@ -102,6 +102,10 @@ TEST(ConfigFileTest, EveryMistakeNamesItsPlaceAndTheRemedy) {
       {"listen: {a: b}", {"listen", "a map", "a text"}},
       {"- listen", {"file.yaml", "a list", "a map of settings"}},
       {"listen: [", {"file.yaml:", "not YAML"}},
+      // Whatever the file holds, the error is one line.
+      {"page_tokens: \"1\\n2\"", {"page_tokens", "'1\\n2'"}},
+      {"\"a\\nb\": 1", {"a\\nb", "unknown key"}},
+      {"listen: \"\\\n\\\001\"", {"not YAML"}},
   };
   for (const auto& row : table) {
     TempDir dir;

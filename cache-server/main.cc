@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -14,6 +15,7 @@
 #include "cache-server/config_file.h"
 #include "cache-server/server.h"
 #include "cache-server/version.h"
+#include "storage/base/crash_point.h"
 #include "storage/base/log.h"
 #include "storage/base/status_macros.h"
 
@@ -164,6 +166,10 @@ int Run(const Flags& flags) {
     std::printf("pagodad: the configuration is sound\n");
     return 0;
   }
+  // For tests only: tests/README.md.
+  const char* const crash_at = std::getenv("PAGODA_CRASH_AT");
+  status = ArmCrashPoint(crash_at != nullptr ? crash_at : "");
+  if (!status.ok()) return Fail(status);
   // Blocked before any thread starts, so that every thread inherits it.
   sigset_t signals;
   ::sigemptyset(&signals);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -29,10 +30,15 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row.back();
 }
 
+// An error is one line, whatever the file holds.
+std::string Quoted(absl::string_view value) {
+  return absl::StrCat("'", absl::Utf8SafeCEscape(value), "'");
+}
+
 std::string TypeName(const YAML::Node& node) {
   if (node.IsMap()) return "a map";
   if (node.IsSequence()) return "a list";
-  if (node.IsScalar()) return absl::StrCat("'", node.Scalar(), "'");
+  if (node.IsScalar()) return Quoted(node.Scalar());
   return "nothing";
 }
 
@@ -52,8 +58,9 @@ absl::StatusOr<YAML::Node> LoadYamlFile(const std::string& path) {
     }
     return node;
   } catch (const YAML::ParserException& error) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s:%d:%d: not YAML: %s", path, error.mark.line + 1, error.mark.column + 1, error.msg));
+    return absl::InvalidArgumentError(absl::StrFormat("%s:%d:%d: not YAML: %s", path,
+                                                      error.mark.line + 1, error.mark.column + 1,
+                                                      absl::Utf8SafeCEscape(error.msg)));
   } catch (const YAML::Exception& error) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": cannot be read: ", error.what(), "; check owner and mode"));
@@ -70,7 +77,8 @@ YamlSection::YamlSection(std::string file, const YAML::Node& node, std::string p
 }
 
 std::string YamlSection::PathOf(absl::string_view key) const {
-  return path_.empty() ? std::string(key) : absl::StrCat(path_, ".", key);
+  const std::string name = absl::Utf8SafeCEscape(key);
+  return path_.empty() ? name : absl::StrCat(path_, ".", name);
 }
 
 void YamlSection::Fail(absl::string_view key, absl::string_view value, absl::string_view accepted) {
@@ -125,7 +133,7 @@ void YamlSection::Bool(absl::string_view key, bool& target) {
   std::string value;
   if (!Scalar(key, "true or false", value)) return;
   if (value != "true" && value != "false") {
-    return Fail(key, absl::StrCat("'", value, "'"), "true or false");
+    return Fail(key, Quoted(value), "true or false");
   }
   target = value == "true";
 }
@@ -137,7 +145,7 @@ void YamlSection::Size(absl::string_view key, int64_t& target, int64_t min, int6
   if (!Scalar(key, accepted, value)) return;
   const absl::StatusOr<int64_t> parsed = ParseByteSize(value);
   if (!parsed.ok() || *parsed < min || *parsed > max) {
-    return Fail(key, absl::StrCat("'", value, "'"), accepted);
+    return Fail(key, Quoted(value), accepted);
   }
   target = *parsed;
 }
@@ -148,7 +156,7 @@ void YamlSection::Integer(absl::string_view key, int64_t& target, int64_t min, i
   if (!Scalar(key, accepted, value)) return;
   int64_t parsed = 0;
   if (!absl::SimpleAtoi(value, &parsed) || parsed < min || parsed > max) {
-    return Fail(key, absl::StrCat("'", value, "'"), accepted);
+    return Fail(key, Quoted(value), accepted);
   }
   target = parsed;
 }
@@ -171,7 +179,7 @@ void YamlSection::Fraction(absl::string_view key, double& target) {
   if (!Scalar(key, kAccepted, value)) return;
   double parsed = 0;
   if (!absl::SimpleAtod(value, &parsed) || !(parsed > 0) || parsed > 1) {
-    return Fail(key, absl::StrCat("'", value, "'"), kAccepted);
+    return Fail(key, Quoted(value), kAccepted);
   }
   target = parsed;
 }
@@ -182,7 +190,7 @@ void YamlSection::Seconds(absl::string_view key, absl::Duration& target, double 
   if (!Scalar(key, accepted, value)) return;
   double parsed = 0;
   if (!absl::SimpleAtod(value, &parsed) || !(parsed >= min) || parsed > max) {
-    return Fail(key, absl::StrCat("'", value, "'"), accepted);
+    return Fail(key, Quoted(value), accepted);
   }
   target = absl::Seconds(parsed);
 }
@@ -194,7 +202,7 @@ void YamlSection::Ladder(absl::string_view key, Precision& target) {
   const absl::StatusOr<Precision> parsed = ParsePrecision(value);
   if (!parsed.ok() ||
       (*parsed != Precision::kRaw16 && *parsed != Precision::kQ8 && *parsed != Precision::kQ4)) {
-    return Fail(key, absl::StrCat("'", value, "'"), kAccepted);
+    return Fail(key, Quoted(value), kAccepted);
   }
   target = *parsed;
 }
@@ -235,9 +243,9 @@ void YamlSection::Finish() {
     for (const auto& entry : node_) {
       if (entry.first.IsScalar()) continue;
       const std::string place = path_.empty() ? "" : absl::StrCat(path_, ": ");
-      *error_ = absl::InvalidArgumentError(
-          absl::StrCat(file_, ": ", place, "a key is ", TypeName(entry.first),
-                       ", expected the name of a setting"));
+      *error_ = absl::InvalidArgumentError(absl::StrCat(file_, ": ", place, "a key is ",
+                                                        TypeName(entry.first),
+                                                        ", expected the name of a setting"));
       return;
     }
   }

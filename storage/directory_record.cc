@@ -12,6 +12,9 @@ namespace {
 
 constexpr size_t kCrcOffset = DirectoryRecord::kEncodedBytes - sizeof(uint32_t);
 
+// No page reaches it, and sums of any number of pages stay within 63 bits.
+constexpr int64_t kPageBytesMax = int64_t{1} << 38;
+
 uint32_t RecordCrc(const RecordKey& key, ByteSpan body) {
   return Crc32c(body.subspan(0, kCrcOffset), Crc32c(AsBytes(key.Encode())));
 }
@@ -130,6 +133,7 @@ absl::StatusOr<DirectoryRecord> DecodeDirectoryRecord(const RecordKey& key, Byte
   if (in.failed() || !fields_ok) {
     return absl::DataLossError("directory record: a field is out of its range");
   }
+  if (r.bytes > kPageBytesMax) return absl::DataLossError("directory record: too many bytes");
   return r;
 }
 

@@ -73,6 +73,7 @@ TEST(DirectoryRecordTest, FieldsOutOfRangeAreRefused) {
       [](DirectoryRecord& r) { r.scope_kind = static_cast<ScopeKind>(4); },
       [](DirectoryRecord& r) { r.bytes = 0; },
       [](DirectoryRecord& r) { r.bytes = -1; },
+      [](DirectoryRecord& r) { r.bytes = (int64_t{1} << 38) + 1; },  // sums would overflow
       [](DirectoryRecord& r) { r.fidelity = Precision::kNone; },
       [](DirectoryRecord& r) { r.precision = static_cast<Precision>(7); },
   };

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
+#include "storage/base/crash_point.h"
 #include "storage/base/crc32c.h"
 #include "storage/base/digest.h"
 #include "storage/base/log.h"
@@ -182,7 +183,9 @@ absl::Status SsdTier::FlushOnce() {
     absl::MutexLock lock(&mutex_);
     mark = limbo_.MarkFlush();
   }
+  CrashPoint(CrashAt::kSsdFlush);
   PAGODA_RETURN_IF_ERROR(index_->Flush());
+  CrashPoint(CrashAt::kSsdFlushDone);
   unflushed_count_.fetch_sub(count, std::memory_order_relaxed);
   {
     absl::MutexLock lock(&mutex_);
@@ -283,10 +286,13 @@ absl::Status SsdTier::Put(const SsdPageWrite& page) {
   for (const ByteSpan segment : page.segments) bytes += PaddedBytes(segment);
   PAGODA_CHECK(bytes == page.record.bytes);
   PAGODA_CHECK(page.header.size() == page.record.header_bytes);
+  CrashPoint(CrashAt::kSsdPut);
   DirectoryRecord record = page.record;
   PAGODA_ASSIGN_OR_RETURN(record.extent, AllocateOrFlush(bytes));
   absl::Status status = WriteBytes(record.extent, page);
+  CrashPoint(CrashAt::kSsdRecord);
   if (status.ok()) status = Publish(record);
+  CrashPoint(CrashAt::kSsdPutDone);
   if (!status.ok()) files_->Free(record.extent);  // nothing names it
   return status;
 }
@@ -325,7 +331,12 @@ absl::Status SsdTier::Unpublish(const DirectoryRecord& record) {
 absl::Status SsdTier::Delete(const RecordKey& key) {
   absl::MutexLock changing(&change_mutex_);
   const auto old = index_->Get(key);
-  if (old.ok()) return Unpublish(*old);
+  if (old.ok()) {
+    CrashPoint(CrashAt::kSsdDelete);
+    const absl::Status deleted = Unpublish(*old);
+    CrashPoint(CrashAt::kSsdDeleteDone);
+    return deleted;
+  }
   if (old.status().code() == absl::StatusCode::kNotFound) return absl::OkStatus();
   if (old.status().code() == absl::StatusCode::kDataLoss) return DeleteDamaged(key.Encode());
   return old.status();

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/check.h"
+#include "storage/base/crash_point.h"
 #include "storage/base/log.h"
 #include "storage/base/status_macros.h"
 
@@ -79,6 +80,7 @@ absl::Status TieredStore::Rebuild() {
       CountIntegrity(TierKind::kSsd, IntegrityKind::kMissing, after);
     }
   }
+  CrashPoint(CrashAt::kRebuild);
   for (const std::string& key : damaged) PAGODA_RETURN_IF_ERROR(ssd_->DeleteDamaged(key));
   for (const RecordKey& key : orphans) PAGODA_RETURN_IF_ERROR(ssd_->Delete(key));
   Finish(after);
@@ -163,6 +165,7 @@ absl::Status TieredStore::Shutdown(absl::Duration deadline) {
   if (writer_ != nullptr) writer_->Drain(deadline);
   StopThreads();
   if (ssd_ == nullptr) return absl::OkStatus();
+  CrashPoint(CrashAt::kShutdown);
 
   // Roots first: a page whose parent was not written is of no use after the restart.
   struct Dirty {

@@ -16,7 +16,7 @@ Steps, in this order:
   asan       AddressSanitizer and UndefinedBehaviorSanitizer: tests with the label fast
   tsan       ThreadSanitizer: those of them in which threads meet (label threaded)
   dev        clang: the product builds without a thread-safety error
-  fuzz       libFuzzer on every parser of outside bytes, for some seconds each
+  fuzz       libFuzzer on every parser of outside bytes, two minutes in all
 
   --quick    packages, data, tidy and release only
   --full     sanitizers and clang on all tests, every header compiled alone, fuzzing for 10 minutes
@@ -194,12 +194,12 @@ step_dev() {
 }
 
 step_fuzz() {
-  local seconds=5 log=$logs/fuzz.log code=0
+  local log=$logs/fuzz.log code=0 options=()
   build fuzz fuzz_targets || return 1
   local targets
   targets=$(find build/fuzz/bin -name '*_fuzz' | wc -l)
-  [[ $mode != full ]] || seconds=$((600 / (targets > 0 ? targets : 1)))
-  "$BASH" tests/fuzz/run_fuzz.sh --seconds "$seconds" > "$log" || code=1
+  [[ $mode != full ]] || options=(--seconds $((600 / (targets > 0 ? targets : 1))))
+  "$BASH" tests/fuzz/run_fuzz.sh "${options[@]}" > "$log" || code=1
   sed '$d' "$log" | sed 's/^/  /'
   passed=$((passed + $(grep -c '^  ok ' "$log")))
   failed=$((failed + $(grep -c '^  FAIL ' "$log")))

@@ -167,6 +167,7 @@ void AddBenchCommand(CommandLine& commands) {
   AddJsonFlag(*app, flags->json);
   commands.Add(
       {app, [flags] { return CheckBench(*flags); }, [flags] { return RunBenchCommand(*flags); }});
+  AddStorageBenchCommand(commands, app);
 }
 
 }  // namespace pagoda::cli

@@ -18,7 +18,8 @@ void AddFlushCommand(CommandLine& commands);
 
 // What shows and measures.
 void AddDemoCommand(CommandLine& commands);
-void AddBenchCommand(CommandLine& commands);
+void AddBenchCommand(CommandLine& commands);  // bench, bench storage
+void AddStorageBenchCommand(CommandLine& commands, CLI::App* bench);
 void AddEvalCommand(CommandLine& commands);
 void AddReplayCommand(CommandLine& commands);
 

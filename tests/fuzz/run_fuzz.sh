@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for a while, from what it has found before and what it finds now.
+# Runs every fuzz target for a while, from seeds, from what it has found before and what it finds
+# now. Without --seconds the time of all targets together is below two minutes.
 #
 #   tests/fuzz/run_fuzz.sh [--build-dir DIR] [--seconds N] [TARGET ...]
 #
@@ -10,7 +11,7 @@ set -uo pipefail
 cd "$(dirname "$(realpath "$0")")/../.." || exit
 
 build_dir=build/fuzz
-seconds=5
+seconds=
 targets=()
 while (($# > 0)); do
   case "$1" in
@@ -26,20 +27,24 @@ done
 if ((${#targets[@]} == 0)); then
   for binary in "$build_dir"/bin/*_fuzz; do targets+=("$(basename "$binary")"); done
 fi
+[[ -n $seconds ]] || seconds=$((100 / ${#targets[@]}))
+((seconds > 0)) || seconds=1
 
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=0
 export UBSAN_OPTIONS=print_stacktrace=1
 [[ ! -f tests/asan.supp ]] || export LSAN_OPTIONS=suppressions=$PWD/tests/asan.supp
 
+"$build_dir/bin/fuzz_seeds" "$build_dir/fuzz" > /dev/null || exit
+
 passed=0
 failed=0
 for target in "${targets[@]}"; do
   folder=$build_dir/fuzz/$target
-  mkdir -p "$folder/corpus" "$folder/findings"
+  mkdir -p "$folder/corpus" "$folder/seeds" "$folder/findings"
   log=$folder/log
   if "$build_dir/bin/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
     -max_len=16384 -print_final_stats=1 -artifact_prefix="$folder/findings/" \
-    "$folder/corpus" > "$log" 2>&1; then
+    "$folder/corpus" "$folder/seeds" > "$log" 2>&1; then
     passed=$((passed + 1))
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     coverage=$(sed -n 's/.*cov: \([0-9]*\).*/\1/p' "$log" | tail -n 1)

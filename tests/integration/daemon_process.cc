@@ -41,15 +41,21 @@ std::string BinaryPath(const std::string& name) {
   return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / name).string();
 }
 
-pid_t Spawn(const std::vector<std::string>& command, const std::string& log_path) {
+pid_t Spawn(const std::vector<std::string>& command, const std::string& log_path,
+            const std::vector<std::string>& environment) {
+  // Made before the fork: the child of a process with threads must not allocate.
   std::vector<char*> arguments;
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
+  std::vector<char*> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) variables.push_back(*variable);
+  for (const std::string& word : environment) variables.push_back(const_cast<char*>(word.c_str()));
+  variables.push_back(nullptr);
   const pid_t pid = fork();
   if (pid != 0) return pid;
   const int log = open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   if (log < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0) _exit(127);
-  execv(arguments[0], arguments.data());
+  execve(arguments[0], arguments.data(), variables.data());
   _exit(127);
 }
 
@@ -71,56 +77,70 @@ std::string ReadFileText(const std::string& path) {
   return text.str();
 }
 
-DaemonProcess::DaemonProcess(std::vector<std::string> extra_flags)
+DaemonProcess::DaemonProcess(std::vector<std::string> extra_flags, std::string token)
     : target_(absl::StrCat("unix:", folder_.path(), "/pagodad.sock")),
       log_path_(folder_.path() + "/pagodad.log"),
-      extra_flags_(std::move(extra_flags)) {}
+      extra_flags_(std::move(extra_flags)),
+      token_(std::move(token)) {}
 
 DaemonProcess::~DaemonProcess() {
   if (pid_ > 0) Kill();
 }
 
-absl::Status DaemonProcess::Start() {
+void DaemonProcess::Launch(const std::vector<std::string>& environment) {
   std::vector<std::string> command = {
       BinaryPath("pagodad"), "--data-dir", folder_.path() + "/data", "--listen", target_,
       "--metrics-listen",    "127.0.0.1:0"};
   command.insert(command.end(), extra_flags_.begin(), extra_flags_.end());
-  pid_ = Spawn(command, log_path_);
-  admin_ = v1::Admin::NewStub(grpc::CreateChannel(target_, grpc::InsecureChannelCredentials()));
+  exit_code_ = -1;
+  pid_ = Spawn(command, log_path_, environment);
+}
+
+absl::Status DaemonProcess::Start(const std::vector<std::string>& environment) {
+  Launch(environment);
   const absl::Duration until = SystemClock().Monotonic() + kStartTimeout;
   absl::Status status;
   do {
+    // A new channel each time: an old one waits longer and longer before it tries again.
+    admin_ = v1::Admin::NewStub(grpc::CreateChannel(target_, grpc::InsecureChannelCredentials()));
     status = Status().status();
     if (status.ok()) return status;
-    if (WaitFor(pid_, absl::ZeroDuration()) >= 0) {
-      pid_ = -1;
+    if (AwaitExit(absl::ZeroDuration()) >= 0) {
       return absl::InternalError(absl::StrCat("pagodad ended at start: ", Log()));
     }
     absl::SleepFor(absl::Milliseconds(20));
-    admin_ = v1::Admin::NewStub(grpc::CreateChannel(target_, grpc::InsecureChannelCredentials()));
   } while (SystemClock().Monotonic() < until);
   return status;
+}
+
+int DaemonProcess::AwaitExit(absl::Duration timeout) {
+  if (pid_ <= 0) return exit_code_;
+  exit_code_ = WaitFor(pid_, timeout);
+  if (exit_code_ >= 0) pid_ = -1;
+  return exit_code_;
 }
 
 void DaemonProcess::Kill() {
   if (pid_ <= 0) return;
   kill(pid_, SIGKILL);
-  WaitFor(pid_, absl::Seconds(30));
-  pid_ = -1;
+  AwaitExit(absl::Seconds(30));
 }
 
 int DaemonProcess::Terminate(absl::Duration timeout) {
   kill(pid_, SIGTERM);
-  const int code = WaitFor(pid_, timeout);
-  if (code >= 0) pid_ = -1;
-  return code;
+  return AwaitExit(timeout);
 }
 
 void DaemonProcess::Signal(int number) { kill(pid_, number); }
 
+void DaemonProcess::Prepare(grpc::ClientContext& context, absl::Duration timeout) const {
+  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
+  if (!token_.empty()) context.AddMetadata("authorization", "Bearer " + token_);
+}
+
 absl::StatusOr<v1::StatusResponse> DaemonProcess::Status() {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  Prepare(context, absl::Seconds(5));
   v1::StatusResponse response;
   const grpc::Status status = admin_->Status(&context, v1::StatusRequest(), &response);
   if (!status.ok()) return FromGrpc(status);

@@ -1,7 +1,9 @@
 #include "tests/integration/synthetic_pages.h"
 
 #include <cstring>
+#include <utility>
 
+#include "kernels/codec.h"
 #include "storage/base/crc32c.h"
 
 namespace pagoda {
@@ -16,8 +18,9 @@ uint64_t SplitMix(uint64_t& state) {
 
 }  // namespace
 
-SyntheticDocument::SyntheticDocument(const kernels::PageShape& shape, int page_count, uint32_t seed)
-    : shape_(shape), seed_(seed) {
+SyntheticDocument::SyntheticDocument(const kernels::PageShape& shape, int page_count, uint32_t seed,
+                                     std::string model_name)
+    : shape_(shape), seed_(seed), model_name_(std::move(model_name)) {
   kernels::AppendPlanes(Precision::kRaw16, shape_, layout_);
   uint64_t state = seed;
   for (int i = 0; i < page_count * shape.page_tokens; ++i) {
@@ -27,7 +30,7 @@ SyntheticDocument::SyntheticDocument(const kernels::PageShape& shape, int page_c
 
 ModelSpec SyntheticDocument::model() const {
   ModelSpec spec;
-  spec.model = "synthetic";
+  spec.model = model_name_;
   spec.groups = {{GroupKind::kFull, static_cast<uint32_t>(shape_.layer_count),
                   static_cast<uint32_t>(shape_.head_count), static_cast<uint32_t>(shape_.head_dim),
                   0}};
@@ -73,7 +76,41 @@ client::PushItem SyntheticDocument::Item(const client::ScopeInfo& scope,
   return item;
 }
 
+bool SyntheticDocument::MatchesEncoded(const client::FetchedPage& page, int index) const {
+  PageHeader raw = page.header;
+  raw.planes.clear();
+  raw.segments.clear();
+  raw.rotation = Rotation::kNone;
+  raw.recipe = CodeRecipe::kNone;
+  kernels::AppendPlanes(Precision::kRaw16, shape_, raw);
+  std::vector<kernels::AlignedBuffer> sources;
+  std::vector<ByteSpan> source_spans;
+  for (const std::vector<uint32_t>& words : Segments(index)) {
+    sources.emplace_back(static_cast<int64_t>(words.size() * 4));
+    std::memcpy(sources.back().data(), words.data(), words.size() * 4);
+    source_spans.push_back(sources.back().span());
+  }
+  absl::StatusOr<PageHeader> expected =
+      kernels::PlanEncodedHeader(raw, PrecisionOf(page.header.planes));
+  if (!expected.ok() || expected->planes != page.header.planes) return false;
+  std::vector<kernels::AlignedBuffer> targets;
+  std::vector<MutableByteSpan> target_spans;
+  for (const SegmentEntry& segment : expected->segments) {
+    targets.emplace_back(segment.stored_bytes());
+    target_spans.push_back(targets.back().mutable_span());
+  }
+  if (!kernels::EncodePage(raw, source_spans, *expected, target_spans).ok()) return false;
+  if (page.segments.size() != targets.size()) return false;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const size_t length = expected->segments[i].length;
+    if (page.header.segments[i].length != length) return false;
+    if (std::memcmp(page.segments[i].data(), targets[i].data(), length) != 0) return false;
+  }
+  return true;
+}
+
 bool SyntheticDocument::Matches(const client::FetchedPage& page, int index) const {
+  if (PrecisionOf(page.header.planes) != Precision::kRaw16) return MatchesEncoded(page, index);
   const std::vector<std::vector<uint32_t>> segments = Segments(index);
   if (page.segments.size() != segments.size()) return false;
   for (size_t i = 0; i < segments.size(); ++i) {

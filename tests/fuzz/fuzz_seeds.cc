@@ -1,0 +1,81 @@
+// Writes the inputs from which fuzzing starts: well-formed bytes of every format, so that mutation
+// begins where the parsers say yes. A program instead of files, so that the seeds follow the
+// formats.
+//
+//   fuzz_seeds DIR      makes DIR/TARGET/seeds/NAME
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "storage/base/page_header.h"
+#include "storage/directory_record.h"
+#include "storage/testing/test_pages.h"
+
+namespace pagoda {
+namespace {
+
+class Seeds {
+ public:
+  explicit Seeds(std::string root) : root_(std::move(root)) {}
+  void Add(const std::string& target, const std::string& bytes) {
+    const std::filesystem::path folder = std::filesystem::path(root_) / target / "seeds";
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder / std::to_string(count_++), std::ios::binary) << bytes;
+  }
+  int count() const { return count_; }
+
+ private:
+  const std::string root_;
+  int count_ = 0;
+};
+
+std::string RecordEntry(const PageHeader& header) {
+  const DirectoryRecord record = DirectoryRecordOf(header);
+  return record.record.Encode() + EncodeDirectoryRecord(record);
+}
+
+// Pages of every precision, as roots and as chains.
+void AddStorage(Seeds& seeds) {
+  for (const Precision precision : {Precision::kRaw16, Precision::kQ8, Precision::kQ4}) {
+    TestPage like;
+    like.precision = precision;
+    std::string chain;
+    for (const TestPage& page : TestChain(4, 1, like)) {
+      const PageHeader header = HeaderOf(page);
+      seeds.Add("page_header_fuzz", EncodePageHeader(header));
+      seeds.Add("directory_record_fuzz", RecordEntry(header));
+      chain = RecordEntry(header) + chain;  // children first: any order must do
+    }
+    seeds.Add("recovery_fuzz", chain);
+    seeds.Add("recovery_fuzz", chain.substr(0, chain.size() / 2));  // the roots are missing
+  }
+}
+
+void AddConfig(Seeds& seeds) {
+  for (const char* text :
+       {"listen: 127.0.0.1:7070\nmetrics_listen: none\ndata_dir: /var/lib/pagoda\nhost:\n"
+        "  capacity: 1GiB\n  chunk: auto\nssd:\n  enabled: true\n  capacity: 20GiB\n",
+        "watermarks: {start: 0.85, stop: 0.75, hard: 0.95}\nladder: q8\nmodels:\n"
+        "  my-model: {ladder: q4}\npage_tokens: 64\nencode_threads: 1\n",
+        "lease_seconds: 30\nheartbeat_seconds: 2\nsession_timeout_seconds: 10\nlimits:\n"
+        "  batch_pages_max: 4096\n  sessions_max: 256\n  piece_message_bytes_max: 8MiB\n",
+        "tokens:\n  - {token: \"0123456789abcdef\", tenant: acme, groups: [legal], publish: true}\n"
+        "  - {token: fedcba9876543210, tenant: ops, admin: true, push: false}\n"}) {
+    seeds.Add("config_file_fuzz", text);
+  }
+}
+
+}  // namespace
+}  // namespace pagoda
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: fuzz_seeds DIR\n");
+    return 2;
+  }
+  pagoda::Seeds seeds(argv[1]);
+  pagoda::AddStorage(seeds);
+  pagoda::AddConfig(seeds);
+  std::printf("%d seeds\n", seeds.count());
+  return 0;
+}
