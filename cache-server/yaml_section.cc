@@ -235,9 +235,9 @@ void YamlSection::Finish() {
     for (const auto& entry : node_) {
       if (entry.first.IsScalar()) continue;
       const std::string place = path_.empty() ? "" : absl::StrCat(path_, ": ");
-      *error_ = absl::InvalidArgumentError(
-          absl::StrCat(file_, ": ", place, "a key is ", TypeName(entry.first),
-                       ", expected the name of a setting"));
+      *error_ = absl::InvalidArgumentError(absl::StrCat(file_, ": ", place, "a key is ",
+                                                        TypeName(entry.first),
+                                                        ", expected the name of a setting"));
       return;
     }
   }

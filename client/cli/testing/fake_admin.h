@@ -1,6 +1,7 @@
 // An Admin service whose answers the test writes and whose requests the test reads.
 //
-// Threads    set answers before a request, read requests after it; Synchronize() between the two, as
+// Threads    set answers before a request, read requests after it; Synchronize() between the two,
+// as
 //            the order goes through another process, where no tool sees it
 #pragma once
 
@@ -22,7 +23,8 @@ class FakeAdmin : public v1::Admin::Service {
 
   const std::string& address() const { return address_; }
 
-  // What this thread did comes before the next request; past requests come before what it does next.
+  // What this thread did comes before the next request; past requests come before what it does
+  // next.
   void Synchronize() { absl::MutexLock lock(&mutex_); }
 
   // What every call answers when it is not OK.
@@ -33,6 +35,7 @@ class FakeAdmin : public v1::Admin::Service {
   v1::ListModelsResponse models;
   v1::ListPagesResponse pages;  // sent in batches of two
   v1::SetLadderResponse ladder;
+  v1::SetPolicyResponse policy;
   v1::PinResponse pinned;
   v1::EvictResponse evicted;
   v1::DrainResponse drained;
@@ -42,6 +45,7 @@ class FakeAdmin : public v1::Admin::Service {
   std::string authorization;  // of the last call
   v1::ListPagesRequest pages_request;
   v1::SetLadderRequest ladder_request;
+  v1::SetPolicyRequest policy_request;
   v1::PinRequest pin_request;
   v1::PinRequest unpin_request;
   v1::EvictRequest evict_request;
@@ -56,6 +60,8 @@ class FakeAdmin : public v1::Admin::Service {
                          grpc::ServerWriter<v1::ListPagesResponse>* writer) override;
   grpc::Status SetLadder(grpc::ServerContext* context, const v1::SetLadderRequest* request,
                          v1::SetLadderResponse* response) override;
+  grpc::Status SetPolicy(grpc::ServerContext* context, const v1::SetPolicyRequest* request,
+                         v1::SetPolicyResponse* response) override;
   grpc::Status Pin(grpc::ServerContext* context, const v1::PinRequest* request,
                    v1::PinResponse* response) override;
   grpc::Status Unpin(grpc::ServerContext* context, const v1::PinRequest* request,
