@@ -1,5 +1,6 @@
 #include "cache-server/admin_policy.h"
 
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/str_cat.h"
