@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache-server/admin_pages.h"
+#include "cache-server/admin_policy.h"
 #include "cache-server/prefetch_metrics.h"
 #include "cache-server/request_fields.h"
 #include "cache-server/unary_call.h"
@@ -189,6 +190,14 @@ grpc::ServerUnaryReactor* AdminService::SetLadder(grpc::CallbackServerContext* c
                            {"ladder", std::string(PrecisionName(ladder))}});
     response->set_pages_queued(static_cast<uint64_t>(context_.encoder.ConsiderAll(identity)));
     return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* AdminService::SetPolicy(grpc::CallbackServerContext* call,
+                                                  const v1::SetPolicyRequest* request,
+                                                  v1::SetPolicyResponse* response) {
+  return AnswerLater(call, RpcMethod::kSetPolicy, *request, [this, request, response] {
+    return pagoda::SetPolicy(context_.store, *request, *response);
   });
 }
 

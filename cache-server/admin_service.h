@@ -30,6 +30,9 @@ class AdminService : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* SetLadder(grpc::CallbackServerContext* call,
                                       const v1::SetLadderRequest* request,
                                       v1::SetLadderResponse* response) override;
+  grpc::ServerUnaryReactor* SetPolicy(grpc::CallbackServerContext* call,
+                                      const v1::SetPolicyRequest* request,
+                                      v1::SetPolicyResponse* response) override;
   grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* call, const v1::PinRequest* request,
                                 v1::PinResponse* response) override;
   grpc::ServerUnaryReactor* Unpin(grpc::CallbackServerContext* call, const v1::PinRequest* request,

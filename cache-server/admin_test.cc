@@ -161,6 +161,47 @@ TEST_F(AdminTest, LaddersAreSetPerModel) {
   EXPECT_EQ(models.models(0).page_tokens(), 64u);
 }
 
+TEST_F(AdminTest, PoliciesChangeAllOrNothingAndAreTold) {
+  Begin();
+  v1::SetPolicyResponse response;
+  const auto set = [&](const v1::SetPolicyRequest& request) {
+    return client_->admin().SetPolicy(client_->Context().get(), request, &response);
+  };
+  ASSERT_TRUE(set({}).ok());  // only asks
+  EXPECT_EQ(response.policy().host().eviction(), "lru");
+  EXPECT_EQ(response.policy().ssd_admission(), "always");
+  EXPECT_EQ(response.policy().host().watermarks().start(), 0.85);
+  ASSERT_GT(response.evictions_size(), 0);
+  EXPECT_EQ(response.evictions(0), "lru");
+
+  v1::SetPolicyRequest request;
+  v1::PolicySet& policy = *request.mutable_policy();
+  policy.set_ssd_admission("second_touch");
+  policy.mutable_hot_pin()->set_uses(5);
+  policy.mutable_hot_pin()->set_share(0.1);
+  v1::ScopeFloor& floor = *policy.add_floors();
+  floor.set_scope("private:acme");
+  floor.set_host_bytes(4096);
+  policy.mutable_ssd()->mutable_watermarks()->set_start(0.5);  // stop and hard are 0
+  EXPECT_EQ(set(request).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  ASSERT_TRUE(set({}).ok());
+  EXPECT_EQ(response.policy().ssd_admission(), "always");  // nothing of it was applied
+
+  policy.clear_ssd();
+  ASSERT_TRUE(set(request).ok());
+  EXPECT_EQ(response.policy().ssd_admission(), "second_touch");
+  EXPECT_EQ(response.policy().hot_pin().uses(), 5u);
+  ASSERT_EQ(response.policy().floors_size(), 1);
+  EXPECT_EQ(response.policy().floors(0).host_bytes(), 4096u);
+  EXPECT_EQ(response.policy().floors(0).scope_id(),
+            std::string(ScopeIdOf({ScopeKind::kPrivate, "acme"}).view()));
+  policy.mutable_host()->set_eviction("best");
+  EXPECT_EQ(set(request).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  policy.mutable_host()->clear_eviction();
+  floor.set_scope("acme");
+  EXPECT_EQ(set(request).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
 TEST_F(AdminTest, DrainTellsSessionsPersistsAndKeepsAnswering) {
   Begin();
   EXPECT_EQ(client_->Health(""), "serving");

@@ -9,21 +9,6 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kTiB = int64_t{1} << 40;
 
-void ReadHost(YamlSection section, HostTierOptions& host) {
-  section.Size("capacity", host.capacity_bytes, kMiB, 64 * kTiB);
-  std::string chunk = "auto";
-  section.String("chunk", chunk);
-  if (chunk != "auto") section.Size("chunk", host.chunk_bytes_max, kMiB, 64 * kMiB);
-  section.Finish();
-}
-
-void ReadSsd(YamlSection section, SsdSettings& ssd) {
-  section.Bool("enabled", ssd.enabled);
-  section.String("path", ssd.path);
-  section.Size("capacity", ssd.capacity_bytes, 64 * kMiB, 1024 * kTiB);
-  section.Finish();
-}
-
 void ReadWatermarks(YamlSection section, policy::Watermarks& marks) {
   section.Fraction("start", marks.start);
   section.Fraction("stop", marks.stop);
@@ -38,6 +23,56 @@ void ReadPrefetch(YamlSection section, prefetch::Options& prefetch) {
   section.Bool("hotness", prefetch.hotness);
   section.Bool("return", prefetch.predicted_return);
   section.Size("bytes_per_second", prefetch.bytes_per_second, kMiB, kTiB);
+  section.Finish();
+}
+
+void ReadTierPolicies(YamlSection& section, TierPolicies& tier) {
+  section.String("eviction", tier.eviction);
+  ReadWatermarks(section.Section("watermarks"), tier.marks);
+}
+
+void ReadHotPin(YamlSection section, policy::HotPinOptions& hot) {
+  section.Integer("uses", hot.uses_min, 0, 255);
+  section.Fraction("share", hot.share);
+  section.Finish();
+}
+
+void ReadFloors(YamlSection section, StorePolicies& policies) {
+  for (const std::string& name : section.Names()) {
+    const absl::StatusOr<Scope> scope = ParseNamedScope(name);
+    if (!scope.ok()) section.Refuse(name, "private:TENANT, group:NAME or public as its name");
+    YamlSection floor = section.Section(name);
+    int64_t host_bytes = 0;
+    int64_t ssd_bytes = 0;
+    floor.Size("host", host_bytes, 0, 64 * kTiB);
+    floor.Size("ssd", ssd_bytes, 0, 1024 * kTiB);
+    floor.Finish();
+    if (scope.ok()) policies.SetFloors(ScopeIdOf(*scope), host_bytes, ssd_bytes);
+  }
+}
+
+void ReadHost(YamlSection section, HostTierOptions& host, TierPolicies& policies) {
+  section.Size("capacity", host.capacity_bytes, kMiB, 64 * kTiB);
+  std::string chunk = "auto";
+  section.String("chunk", chunk);
+  if (chunk != "auto") section.Size("chunk", host.chunk_bytes_max, kMiB, 64 * kMiB);
+  ReadTierPolicies(section, policies);
+  section.Finish();
+}
+
+void ReadSsd(YamlSection section, SsdSettings& ssd, StorePolicies& policies) {
+  section.Bool("enabled", ssd.enabled);
+  section.String("path", ssd.path);
+  section.Size("capacity", ssd.capacity_bytes, 64 * kMiB, 1024 * kTiB);
+  ReadTierPolicies(section, policies.ssd);
+  std::string admission(policy::SsdAdmissionName(policies.ssd_admission));
+  section.String("admission", admission);
+  const auto parsed = policy::ParseSsdAdmission(admission);
+  if (parsed.ok()) {
+    policies.ssd_admission = *parsed;
+  } else {
+    section.Refuse("admission", "always, second_touch or s3fifo_ghost");
+  }
   section.Finish();
 }
 
@@ -76,9 +111,13 @@ absl::Status ReadConfigFile(const std::string& path, ServerOptions& options) {
   root.String("token_file", options.token_file);
   root.String("master_secret_file", options.master_secret_file);
   root.String("log_level", options.log_level);
-  ReadHost(root.Section("host"), options.host);
-  ReadSsd(root.Section("ssd"), options.ssd);
-  ReadWatermarks(root.Section("watermarks"), options.watermarks);
+  StorePolicies& policies = options.policies;
+  ReadWatermarks(root.Section("watermarks"), policies.host.marks);
+  policies.ssd.marks = policies.host.marks;  // unless a tier has its own
+  ReadHost(root.Section("host"), options.host, policies.host);
+  ReadSsd(root.Section("ssd"), options.ssd, policies);
+  ReadHotPin(root.Section("hot_pin"), policies.hot_pin);
+  ReadFloors(root.Section("floors"), policies);
   root.Ladder("ladder", options.ladder.standard);
   ReadModels(root.Section("models"), options.ladder);
   ReadPrefetch(root.Section("prefetch"), options.prefetch);

@@ -83,6 +83,10 @@ TEST(ConfigFileTest, EveryMistakeNamesItsPlaceAndTheRemedy) {
       {"host: {chunk: 1KiB}", {"host.chunk", "'1KiB'", "64MiB"}},
       {"host: [1, 2]", {"host", "a list", "a map"}},
       {"ssd: {enabled: yes}", {"ssd.enabled", "'yes'", "true or false"}},
+      {"ssd: {admission: never}", {"ssd.admission", "'never'", "second_touch"}},
+      {"hot_pin: {uses: 256}", {"hot_pin.uses", "'256'", "0 to 255"}},
+      {"floors: {acme: {host: 1MiB}}", {"floors.acme", "private:TENANT"}},
+      {"floors: {public: {hots: 1MiB}}", {"floors.public.hots", "did you mean host?"}},
       {"watermarks: {start: 85}", {"watermarks.start", "'85'", "fraction"}},
       {"watermarks: {start: nan}", {"watermarks.start", "fraction"}},
       {"ladder: q5", {"ladder", "'q5'", "raw16, q8 or q4"}},
@@ -120,6 +124,29 @@ TEST(ConfigFileTest, EveryMistakeNamesItsPlaceAndTheRemedy) {
   }
 }
 
+TEST(ConfigFileTest, PoliciesOfEachTier) {
+  TempDir dir;
+  ServerOptions options;
+  PAGODA_ASSERT_OK(ReadConfigFile(
+      WriteFile(dir,
+                "watermarks: {start: 0.8}\n"
+                "host: {eviction: lru, watermarks: {hard: 0.9}}\n"
+                "ssd: {admission: s3fifo_ghost, watermarks: {start: 0.9, stop: 0.85}}\n"
+                "hot_pin: {uses: 4, share: 0.1}\n"
+                "floors: {\"private:acme\": {host: 64MiB}, public: {ssd: 1GiB}}\n"),
+      options));
+  const StorePolicies& policies = options.policies;
+  EXPECT_EQ(policies.host.marks.start, 0.8);
+  EXPECT_EQ(policies.host.marks.hard, 0.9);
+  EXPECT_EQ(policies.ssd.marks.start, 0.9);
+  EXPECT_EQ(policies.ssd.marks.hard, 0.95);
+  EXPECT_EQ(policies.ssd_admission, policy::SsdAdmissionKind::kS3FifoGhost);
+  EXPECT_EQ(policies.hot_pin.uses_min, 4);
+  EXPECT_EQ(policies.host.floors.at(ScopeIdOf({ScopeKind::kPrivate, "acme"})), 64 << 20);
+  EXPECT_EQ(policies.ssd.floors.at(ScopeIdOf({ScopeKind::kPublic, ""})), 1 << 30);
+  EXPECT_EQ(policies.host.floors.size() + policies.ssd.floors.size(), 2u);
+}
+
 TEST(ConfigFileTest, AbsentAndEmptyFiles) {
   TempDir dir;
   ServerOptions options;
@@ -142,6 +169,7 @@ TEST(OptionsTest, RelationsAreChecked) {
   broken([](ServerOptions& o) { o.listen = "nowhere"; }, "HOST:PORT");
   broken([](ServerOptions& o) { o.metrics_listen = "unix:/x"; }, "none");
   broken([](ServerOptions& o) { o.policies.host.marks.stop = 0.9; }, "host: watermarks");
+  broken([](ServerOptions& o) { o.policies.ssd.eviction = "x"; }, "ssd: unknown eviction policy");
   broken([](ServerOptions& o) { o.host.capacity_bytes = 0; }, "host");
   broken([](ServerOptions& o) { o.ssd.capacity_bytes = 1; }, "ssd.capacity");
   broken([](ServerOptions& o) { o.prefetch.loads_max = 0; }, "prefetch loads_max");

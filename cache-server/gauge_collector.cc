@@ -69,6 +69,8 @@ void SetTiers(const DaemonState& state, Families& out) {
                ? 0.0
                : 1.0 - static_cast<double>(t.used_bytes) / static_cast<double>(t.reserved_bytes);
   });
+  each(metric::kTierLingering, [](const TierStats& t) { return t.lingering_bytes; });
+  each(metric::kTierUnaccounted, [](const TierStats& t) { return t.unaccounted_bytes; });
   for (const NamedTier& tier : tiers) {
     for (const Precision precision : {Precision::kRaw16, Precision::kQ8, Precision::kQ4}) {
       const auto found = tier.stats.pages_by_precision.find(precision);
@@ -88,9 +90,33 @@ void SetTiers(const DaemonState& state, Families& out) {
   }
 }
 
+void SetScopes(const DaemonState& state, Families& out) {
+  struct Bytes {
+    int64_t host = 0;
+    int64_t ssd = 0;
+  };
+  std::map<std::string, Bytes> scopes;
+  for (const auto& [id, name] : state.scope_names) scopes[name];  // at 0, too
+  for (const ScopeStats& scope : state.store.scopes) {
+    const auto known = state.scope_names.find(scope.scope);
+    Bytes& bytes = scopes[known != state.scope_names.end() ? known->second : "other"];
+    bytes.host += scope.host_bytes;
+    bytes.ssd += scope.ssd_bytes;
+  }
+  for (const auto& [name, bytes] : scopes) {
+    out.Set(metric::kScopeBytes, static_cast<double>(bytes.host),
+            {{"tier", "host"}, {"scope", name}});
+    out.Set(metric::kScopeBytes, static_cast<double>(bytes.ssd),
+            {{"tier", "ssd"}, {"scope", name}});
+  }
+}
+
 void SetCounts(const DaemonState& state, Families& out) {
   const StoreStats& store = state.store;
   out.Set(metric::kPages, static_cast<double>(store.page_count));
+  out.Set(metric::kDirectoryMemory, static_cast<double>(store.directory_memory_bytes));
+  out.Set(metric::kCompactedBytes, static_cast<double>(store.counters.compacted_bytes));
+  out.Set(metric::kCompactedChunks, static_cast<double>(store.counters.compacted_chunks));
   out.Set(metric::kEncodeQueue, static_cast<double>(state.encode_queue_pages));
   out.Set(metric::kPrefetchQueue, static_cast<double>(store.prefetch.queued));
   out.Set(metric::kSsdQueue, static_cast<double>(store.write_queue_count));
@@ -155,6 +181,7 @@ std::vector<prometheus::MetricFamily> GaugeCollector::Collect() const {
   const DaemonState state = read_();
   Families out;
   SetTiers(state, out);
+  SetScopes(state, out);
   SetCounts(state, out);
   for (const PrefetchSeries& series : PrefetchSeriesOf(state.store.prefetch)) {
     Labels labels;

@@ -9,6 +9,7 @@
 #include <prometheus/metric_family.h>
 
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "storage/store_policies.h"
@@ -19,6 +20,7 @@ namespace pagoda {
 struct DaemonState {
   StoreStats store;
   StorePolicies policies;
+  std::map<ScopeId, std::string> scope_names;  // those in the token file
   int64_t sessions = 0;
   int64_t sequences = 0;
   int64_t encode_queue_pages = 0;

@@ -319,7 +319,7 @@ absl::Status AnswerReport(ServiceContext& context, const Caller& caller,
   }
   context.metrics.OnReport(request.ttft_seconds(), request.prompt_tokens(), request.hit_tokens(),
                            request.decoded_tokens());
-  if (request.accessed_keys().empty()) return absl::OkStatus();
+  if (request.accessed_keys().empty() && request.attention().empty()) return absl::OkStatus();
   PAGODA_ASSIGN_OR_RETURN(const Identity identity,
                           ParseId<Identity>("identity", request.identity()));
   const std::optional<KnownModel> model = context.models.Find(identity);
@@ -329,6 +329,16 @@ absl::Status AnswerReport(ServiceContext& context, const Caller& caller,
   for (const std::string& key : request.accessed_keys()) {
     PAGODA_ASSIGN_OR_RETURN(const PageKey parsed, ParseId<PageKey>("accessed_keys", key));
     keys.push_back(part.RecordOf(parsed));
+  }
+  std::vector<RecordKey> attended;
+  std::vector<double> masses;
+  for (const v1::PageMass& page : request.attention()) {
+    PAGODA_ASSIGN_OR_RETURN(const PageKey parsed, ParseId<PageKey>("attention.key", page.key()));
+    attended.push_back(part.RecordOf(parsed));
+    masses.push_back(page.mass());
+  }
+  for (const CallerScope& scope : caller.scopes()) {
+    context.store.ReportAttention(scope.id, attended, masses);
   }
   // A use of the chain, in whichever of the caller's scopes it lies.
   for (const CallerScope& scope : caller.scopes()) {

@@ -48,6 +48,12 @@ inline constexpr MetricInfo kTierReserved{"pagoda_tier_reserved_bytes", kGauge, 
 inline constexpr MetricInfo kTierPinned{"pagoda_tier_pinned_bytes", kGauge, "tier", "Bytes of pinned or leased pages."};
 inline constexpr MetricInfo kTierPages{"pagoda_tier_pages", kGauge, "tier,precision", "Pages with a copy in the tier."};
 inline constexpr MetricInfo kTierFragmentation{"pagoda_tier_fragmentation_ratio", kGauge, "tier", "Share of the reserved bytes that hold no page."};
+inline constexpr MetricInfo kTierLingering{"pagoda_tier_lingering_bytes", kGauge, "tier", "Bytes of pages that were dropped or replaced and are still read."};
+inline constexpr MetricInfo kTierUnaccounted{"pagoda_tier_unaccounted_bytes", kGauge, "tier", "Used bytes that no page accounts for: 0, but while a change of SSD is on its way."};
+inline constexpr MetricInfo kScopeBytes{"pagoda_scope_page_bytes", kGauge, "tier,scope", "Bytes of pages by scope: private:TENANT, group:NAME, public; other: in no token."};
+inline constexpr MetricInfo kDirectoryMemory{"pagoda_directory_memory_bytes", kGauge, "", "Memory of the directory and the eviction policies."};
+inline constexpr MetricInfo kCompactedBytes{"pagoda_compacted_bytes_total", kCounter, "", "Bytes moved in host memory to empty sparse chunks."};
+inline constexpr MetricInfo kCompactedChunks{"pagoda_compacted_chunks_total", kCounter, "", "Chunks of host memory that were emptied by moving pages."};
 inline constexpr MetricInfo kTierWatermark{"pagoda_tier_watermark_ratio", kGauge, "tier,kind", "Marks: high (demotion starts), low (it stops), hard (new bytes are refused)."};
 inline constexpr MetricInfo kPages{"pagoda_pages", kGauge, "", "Distinct pages in any tier."};
 // Eviction and movement
@@ -135,6 +141,12 @@ inline constexpr std::array kAllMetrics = {metric::kLookupRequests,
                                            metric::kTierPinned,
                                            metric::kTierPages,
                                            metric::kTierFragmentation,
+                                           metric::kTierLingering,
+                                           metric::kTierUnaccounted,
+                                           metric::kScopeBytes,
+                                           metric::kDirectoryMemory,
+                                           metric::kCompactedBytes,
+                                           metric::kCompactedChunks,
                                            metric::kTierWatermark,
                                            metric::kPages,
                                            metric::kEvictedPages,

@@ -52,9 +52,9 @@ absl::flat_hash_set<std::string> FirstOf(const std::vector<std::string>& names, 
 
 absl::string_view RpcMethodName(RpcMethod method) {
   constexpr absl::string_view kNames[kRpcMethodCount] = {
-      "Hello",     "Session",  "Lookup", "Fetch",  "Push",       "Release",
-      "Renew",     "Prefetch", "Report", "Status", "ListModels", "ListPages",
-      "SetLadder", "Pin",      "Unpin",  "Evict",  "Drain",      "Flush"};
+      "Hello",    "Session", "Lookup", "Fetch",      "Push",      "Release",   "Renew",
+      "Prefetch", "Report",  "Status", "ListModels", "ListPages", "SetLadder", "SetPolicy",
+      "Pin",      "Unpin",   "Evict",  "Drain",      "Flush"};
   return kNames[static_cast<int>(method)];
 }
 

@@ -43,13 +43,14 @@ enum class RpcMethod : uint8_t {
   kListModels,
   kListPages,
   kSetLadder,
+  kSetPolicy,
   kPin,
   kUnpin,
   kEvict,
   kDrain,
   kFlush,  // Admin
 };
-constexpr int kRpcMethodCount = 18;
+constexpr int kRpcMethodCount = 19;
 absl::string_view RpcMethodName(RpcMethod method);
 
 enum class PutResult : uint8_t {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -64,6 +65,23 @@ std::vector<std::string> TenantsOf(const std::vector<TokenEntry>& tokens) {
   return {tenants.begin(), tenants.end()};
 }
 
+// Scopes of the token file, by id; those beyond the first 200 are one to metrics.
+std::map<ScopeId, std::string> ScopeNamesOf(const std::vector<TokenEntry>& tokens) {
+  constexpr size_t kNamesMax = 200;
+  std::set<std::string> groups;
+  for (const TokenEntry& token : tokens) groups.insert(token.groups.begin(), token.groups.end());
+  std::vector<Scope> scopes = {{ScopeKind::kPublic, ""}};
+  for (const std::string& group : groups) scopes.push_back({ScopeKind::kGroup, group});
+  for (const std::string& tenant : TenantsOf(tokens)) {
+    scopes.push_back({ScopeKind::kPrivate, tenant});
+  }
+  std::map<ScopeId, std::string> names;
+  for (const Scope& scope : scopes) {
+    if (names.size() < kNamesMax) names[ScopeIdOf(scope)] = ScopeName(scope);
+  }
+  return names;
+}
+
 std::vector<std::string> ModelsOf(const LadderOptions& ladder) {
   std::vector<std::string> models;
   for (const auto& [name, precision] : ladder.models) models.push_back(name);
@@ -80,6 +98,7 @@ struct Server::Parts {
         clock(given_clock),
         folder(std::move(taken)),
         callers(tokens, secret),
+        scope_names(ScopeNamesOf(tokens)),
         metrics(TenantsOf(tokens), ModelsOf(options.ladder)),
         models(options.ladder, options.limits.models_max, options.data_dir + "/models.json") {}
 
@@ -87,6 +106,7 @@ struct Server::Parts {
   const Clock& clock;
   const std::unique_ptr<DataFolder> folder;
   const CallerTable callers;
+  const std::map<ScopeId, std::string> scope_names;
   Metrics metrics;
   ModelRegistry models;
   std::unique_ptr<TieredStore> store;
@@ -184,6 +204,7 @@ DaemonState Server::Parts::State() const {
   DaemonState state;
   state.store = store->Stats();
   state.policies = store->policies();
+  state.scope_names = scope_names;
   state.sessions = static_cast<int64_t>(sessions->session_count());
   state.sequences = static_cast<int64_t>(encoder->sequence_count());
   state.encode_queue_pages = encoder->queued_count();

@@ -111,7 +111,7 @@ absl::Status SessionReactor::Apply(const v1::SessionRequest& request) {
 }
 
 void SessionReactor::OnReadDone(bool ok) {
-  if (!ok) {  // The client closed its side, or is gone.
+  if (!ok) {                    // The client closed its side, or is gone.
     EndWith(absl::OkStatus());  // First: ending the session would give another reason.
     return context_.sessions.End(id_, SessionEndReason::kClosed);
   }

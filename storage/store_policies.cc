@@ -22,6 +22,15 @@ absl::Status ValidateTier(absl::string_view name, const TierPolicies& tier,
 
 }  // namespace
 
+void StorePolicies::SetFloors(const ScopeId& scope, int64_t host_bytes, int64_t ssd_bytes) {
+  const auto set = [&](policy::ScopeFloors& floors, int64_t bytes) {
+    floors.erase(scope);
+    if (bytes > 0) floors[scope] = bytes;
+  };
+  set(host.floors, host_bytes);
+  set(ssd.floors, ssd_bytes);
+}
+
 absl::Status StorePolicies::Validate(int64_t host_capacity_bytes,
                                      int64_t ssd_capacity_bytes) const {
   PAGODA_RETURN_IF_ERROR(ValidateTier("host", host, host_capacity_bytes));

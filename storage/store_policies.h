@@ -26,6 +26,8 @@ struct StorePolicies {
   policy::SsdAdmissionKind ssd_admission = policy::SsdAdmissionKind::kAlways;
   policy::HotPinOptions hot_pin;  // of both tiers
 
+  // 0 bytes: no floor.
+  void SetFloors(const ScopeId& scope, int64_t host_bytes, int64_t ssd_bytes);
   // `ssd_capacity_bytes` is 0 where there is no SSD.
   absl::Status Validate(int64_t host_capacity_bytes, int64_t ssd_capacity_bytes) const;
 };

@@ -1,7 +1,7 @@
 // TieredStore: emptying sparse chunks of host memory, so that they can take slabs of another size
 // or scope. Pages are copied without a lock and swapped under it; who reads the old copy keeps it,
 // and its slabs go when it lets go. Leased pages, and pages that are being read or written, stay.
-#include <algorithm>
+#include <optional>
 
 #include "storage/base/log.h"
 #include "storage/tiered_store.h"

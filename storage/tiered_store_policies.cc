@@ -1,6 +1,6 @@
 // TieredStore: what decides which pages go, and how it is changed while the store runs.
-#include "absl/strings/str_format.h"
-#include "storage/base/log.h"
+#include <algorithm>
+
 #include "storage/base/status_macros.h"
 #include "storage/policy/make_policy.h"
 #include "storage/tiered_store.h"

@@ -41,7 +41,8 @@ TEST_F(TieredStorePoliciesTest, WrongPoliciesAreRefusedAndChangeNothing) {
     change(policies);
     return store_->SetPolicies(policies);
   };
-  EXPECT_THAT(set([](auto& p) { p.host.eviction = "random"; }), StatusIs(kInvalid, "host: unknown eviction policy"));
+  EXPECT_THAT(set([](auto& p) { p.host.eviction = "random"; }),
+              StatusIs(kInvalid, "host: unknown eviction policy"));
   EXPECT_THAT(set([](auto& p) { p.ssd.marks.stop = 0.9; }), StatusIs(kInvalid, "ssd: watermarks"));
   EXPECT_THAT(set([](auto& p) { p.hot_pin.uses_min = -1; }), StatusIs(kInvalid, "uses_min"));
   EXPECT_THAT(set([](auto& p) { p.host.floors[ScopeId{}] = 13 << 20; }),

@@ -13,6 +13,7 @@ void AddPagesCommand(CommandLine& commands);
 void AddPinCommands(CommandLine& commands);  // pin and unpin
 void AddEvictCommand(CommandLine& commands);
 void AddLadderCommand(CommandLine& commands);
+void AddPolicyCommand(CommandLine& commands);
 void AddDrainCommand(CommandLine& commands);
 void AddFlushCommand(CommandLine& commands);
 

@@ -54,7 +54,7 @@ class CommandsTest : public ::testing::Test {
 
 TEST_F(CommandsTest, HelpOfEveryCommandTeaches) {
   for (const char* command : {"demo", "status", "top", "models", "pages", "pin", "unpin", "evict",
-                              "ladder", "drain", "flush", "bench"}) {
+                              "ladder", "policy", "drain", "flush", "bench"}) {
     const ProgramResult result = RunProgram("pagoda", {command, "--help"});
     EXPECT_EQ(result.exit_code, 0) << command;
     EXPECT_THAT(result.output,
@@ -190,6 +190,32 @@ TEST_F(CommandsTest, StatusAndTop) {
   EXPECT_EQ(Json::parse(top.output)["counters_per_second"]["pagoda_x_total"], 0);
   EXPECT_EQ(top.errors.find('\x1b'), std::string::npos);  // no terminal, no escapes
   EXPECT_EQ(admin_.call_count, 4);
+}
+
+TEST_F(CommandsTest, PolicyShowsAndChanges) {
+  v1::PolicySet& set = *admin_.policy.mutable_policy();
+  set.mutable_host()->set_eviction("lru");
+  set.mutable_host()->mutable_watermarks()->set_start(0.85);
+  set.mutable_ssd()->set_eviction("lru");
+  set.set_ssd_admission("second_touch");
+  set.mutable_hot_pin()->set_uses(4);
+  set.mutable_hot_pin()->set_share(0.25);
+  set.add_floors()->set_host_bytes(1 << 20);
+  admin_.policy.add_evictions("lru");
+  const ProgramResult shown = Run({"policy", "--json", "-"});
+  EXPECT_FALSE(admin_.policy_request.has_policy());
+  const Json json = Json::parse(shown.output);
+  EXPECT_EQ(json["host"]["start"], 0.85);
+  EXPECT_EQ(json["ssd_admission"], "second_touch");
+  EXPECT_EQ(json["floors"][0]["host_bytes"], 1 << 20);
+  EXPECT_THAT(Run({"policy"}).output, AllOf(HasSubstr("second_touch"), HasSubstr("4 uses")));
+  EXPECT_EQ(Run({"policy", "--host", "lru", "--ssd-marks", "0.9", "0.8", "0.97"}).exit_code, 0);
+  EXPECT_EQ(admin_.policy_request.policy().host().eviction(), "lru");
+  EXPECT_FALSE(admin_.policy_request.policy().host().has_watermarks());
+  EXPECT_EQ(admin_.policy_request.policy().ssd().watermarks().hard(), 0.97);
+  EXPECT_FALSE(admin_.policy_request.policy().has_hot_pin());
+  ExpectError(Run({"policy", "--hot-uses", "3"}), kUsage, "--hot-share", "--help");
+  ExpectError(Run({"policy", "--admission", "never"}), kUsage, "never", "second_touch");
 }
 
 TEST_F(CommandsTest, ModelsAndLadder) {

@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
   pagoda::cli::AddPinCommands(commands);
   pagoda::cli::AddEvictCommand(commands);
   pagoda::cli::AddLadderCommand(commands);
+  pagoda::cli::AddPolicyCommand(commands);
   pagoda::cli::AddDrainCommand(commands);
   pagoda::cli::AddFlushCommand(commands);
   pagoda::cli::AddBenchCommand(commands);

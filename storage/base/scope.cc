@@ -50,4 +50,17 @@ absl::StatusOr<Scope> ParseScope(absl::string_view text) {
       absl::StrCat("scope '", text, "' is unknown; use private, public or group:NAME"));
 }
 
+absl::StatusOr<Scope> ParseNamedScope(absl::string_view text) {
+  if (text == "public") return Scope{ScopeKind::kPublic, ""};
+  for (const ScopeKind kind : {ScopeKind::kPrivate, ScopeKind::kGroup}) {
+    const absl::string_view prefix = ScopeKindName(kind);
+    if (text.size() > prefix.size() + 1 && text.substr(0, prefix.size()) == prefix &&
+        text[prefix.size()] == ':') {
+      return Scope{kind, std::string(text.substr(prefix.size() + 1))};
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("scope '", text, "': expected private:TENANT, group:NAME or public"));
+}
+
 }  // namespace pagoda

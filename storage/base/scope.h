@@ -30,6 +30,8 @@ ScopeSecret ScopeSecretOf(absl::string_view master_secret, const Scope& scope);
 
 absl::string_view ScopeKindName(ScopeKind kind);  // "private", "group", "public"
 std::string ScopeName(const Scope& scope);        // "private:acme", "group:legal", "public"
+// The inverse of ScopeName: "private:TENANT", "group:NAME" or "public".
+absl::StatusOr<Scope> ParseNamedScope(absl::string_view text);
 // "private", "public" or "group:NAME"; for private the name stays empty, the server knows it.
 absl::StatusOr<Scope> ParseScope(absl::string_view text);
 

@@ -62,6 +62,14 @@ grpc::Status FakeAdmin::SetLadder(grpc::ServerContext* context, const v1::SetLad
   return Begin(*context);
 }
 
+grpc::Status FakeAdmin::SetPolicy(grpc::ServerContext* context, const v1::SetPolicyRequest* request,
+                                  v1::SetPolicyResponse* response) {
+  absl::MutexLock lock(&mutex_);
+  policy_request = *request;
+  *response = policy;
+  return Begin(*context);
+}
+
 grpc::Status FakeAdmin::Pin(grpc::ServerContext* context, const v1::PinRequest* request,
                             v1::PinResponse* response) {
   absl::MutexLock lock(&mutex_);

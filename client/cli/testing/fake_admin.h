@@ -33,6 +33,7 @@ class FakeAdmin : public v1::Admin::Service {
   v1::ListModelsResponse models;
   v1::ListPagesResponse pages;  // sent in batches of two
   v1::SetLadderResponse ladder;
+  v1::SetPolicyResponse policy;
   v1::PinResponse pinned;
   v1::EvictResponse evicted;
   v1::DrainResponse drained;
@@ -42,6 +43,7 @@ class FakeAdmin : public v1::Admin::Service {
   std::string authorization;  // of the last call
   v1::ListPagesRequest pages_request;
   v1::SetLadderRequest ladder_request;
+  v1::SetPolicyRequest policy_request;
   v1::PinRequest pin_request;
   v1::PinRequest unpin_request;
   v1::EvictRequest evict_request;
@@ -56,6 +58,8 @@ class FakeAdmin : public v1::Admin::Service {
                          grpc::ServerWriter<v1::ListPagesResponse>* writer) override;
   grpc::Status SetLadder(grpc::ServerContext* context, const v1::SetLadderRequest* request,
                          v1::SetLadderResponse* response) override;
+  grpc::Status SetPolicy(grpc::ServerContext* context, const v1::SetPolicyRequest* request,
+                         v1::SetPolicyResponse* response) override;
   grpc::Status Pin(grpc::ServerContext* context, const v1::PinRequest* request,
                    v1::PinResponse* response) override;
   grpc::Status Unpin(grpc::ServerContext* context, const v1::PinRequest* request,
