@@ -55,7 +55,6 @@ class Run {
   void Start() {
     store_ = std::make_unique<SimStore>(options_, universe_, disk_, books_);
     store_->Rebuild(now_);
-    counted_ = 0;
   }
   void NewClient(int i) { sessions_[static_cast<size_t>(i)] = absl::StrCat("s", next_session_++); }
   const std::string& SomeSession() { return sessions_[static_cast<size_t>(rng_.Below(kClients))]; }
@@ -100,7 +99,6 @@ class Run {
   std::vector<int> reading_;         // loads under way
   int64_t stuck_ticks_ = 0;
   int64_t victims_before_ = 0;
-  int64_t counted_ = 0;  // prefetched pages of this store that are in the tally
   Tally tally_;
 };
 
