@@ -54,7 +54,7 @@ class CommandsTest : public ::testing::Test {
 
 TEST_F(CommandsTest, HelpOfEveryCommandTeaches) {
   for (const char* command : {"demo", "status", "top", "models", "pages", "pin", "unpin", "evict",
-                              "ladder", "policy", "drain", "flush", "bench"}) {
+                              "ladder", "policy", "drain", "flush", "bench", "replay"}) {
     const ProgramResult result = RunProgram("pagoda", {command, "--help"});
     EXPECT_EQ(result.exit_code, 0) << command;
     EXPECT_THAT(result.output,

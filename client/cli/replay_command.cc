@@ -281,7 +281,7 @@ void AddReplayCommand(CommandLine& commands) {
       "          block_hits, prefix_hits, token_hit_ratio,\n"
       "          first_half and second_half {requests, blocks, block_hits, prefix_hits,\n"
       "                                      token_hit_ratio}}\n");
-  app->add_option("traces", flags->traces, "trace files")->type_name("TRACE")->required();
+  app->add_option("TRACE", flags->traces, "trace files")->type_name("FILE ...")->required();
   app->add_option("--policy", flags->policies, "policies, or all")
       ->type_name("P,...")
       ->delimiter(',')

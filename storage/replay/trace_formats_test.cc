@@ -37,7 +37,8 @@ void ExpectError(absl::string_view text, const std::string& place, const std::st
 // ---- Mooncake -----------------------------------------------------------------------------------
 
 constexpr char kMooncake[] =
-    R"({"timestamp": 0, "input_length": 1025, "output_length": 5, "hash_ids": [7, 18446744073709551615, 9]})"
+    R"({"timestamp": 0, "input_length": 1025, "output_length": 5, )"
+    R"("hash_ids": [7, 18446744073709551615, 9]})"
     "\n"
     R"({"timestamp": 2500, "input_length": 1024, "hash_ids": [7, 18446744073709551615]})"
     "\r\n\n";
@@ -87,7 +88,8 @@ TEST(TraceFormatsTest, MooncakeMistakes) {
 
 TEST(TraceFormatsTest, ConversationsAreMergedByTimeUnderIdsOfTheirOwn) {
   const auto trace = Parse(
-      R"({"bs": 64, "reqs": [{"t": 0, "in": 200, "h": [[5, 3]]}, {"t": 130, "in": 330, "h": [[5, 2], [100, 3]]}]})"
+      R"({"bs": 64, "reqs": [{"t": 0, "in": 200, "h": [[5, 3]]}, )"
+      R"({"t": 130, "in": 330, "h": [[5, 2], [100, 3]]}]})"
       "\n"
       R"({"bs": 64, "reqs": [{"t": 1.5, "in": 64, "h": [[5, 1]]}, {"t": 10, "in": 63, "h": []}]})");
   PAGODA_ASSERT_OK(trace);
@@ -129,10 +131,9 @@ TEST(TraceFormatsTest, AgenticMistakes) {
   ExpectError(line(R"({"t": 0, "in": 67108928, "h": [[0, 1048577]]})"), "line 1",
               "at most 1048576 in one request");
   // 3 follows 2, and then 9.
-  ExpectError(
-      line(
-          R"({"t": 0, "in": 192, "h": [[1, 3]]}, {"t": 1, "in": 192, "h": [[1, 1], [9, 1], [3, 1]]})"),
-      "line 1", "hash each block");
+  ExpectError(line(R"({"t": 0, "in": 192, "h": [[1, 3]]}, )"
+                   R"({"t": 1, "in": 192, "h": [[1, 1], [9, 1], [3, 1]]})"),
+              "line 1", "hash each block");
   ExpectError(R"({"bs": 0, "reqs": []})", "line 1", "\"bs\" is 0");
   ExpectError(R"({"bs": 64, "reqs": []})"
               "\n"
