@@ -121,6 +121,7 @@ void TieredStore::DemoteHost(Aftermath& after) {
   const policy::Watermarks& marks = options_.host_marks;
   const int64_t wanted_bytes =
       std::max(marks.ExcessBytes(usage.used_bytes, usage.capacity_bytes), pressure_bytes_);
+  const bool refused_push = pressure_bytes_ > 0;
   pressure_bytes_ = 0;
   const int64_t need_bytes = wanted_bytes - demoting_bytes_;
   if (need_bytes <= 0) return;
@@ -133,7 +134,10 @@ void TieredStore::DemoteHost(Aftermath& after) {
                (ssd_ != nullptr && entry.host.use_count() == 1 && !demoting_.contains(id));
       });
   bool refused = false;
-  const bool beyond_hard = marks.ShortBytes(usage.used_bytes, 0, usage.capacity_bytes) > 0;
+  // A push that was refused is at the hard mark. A busy disk makes room soon; one that is set aside
+  // does not.
+  const bool beyond_hard = marks.ShortBytes(usage.used_bytes, 0, usage.capacity_bytes) > 0 ||
+                           (refused_push && !breaker_.closed());
   for (const EntryId id : victims) {
     const DirectoryEntry& entry = directory_.at(id);
     if (!NeedsWriting(id)) {
