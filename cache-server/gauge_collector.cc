@@ -121,6 +121,8 @@ void SetCounts(const DaemonState& state, Families& out) {
   out.Set(metric::kPrefetchQueue, static_cast<double>(store.prefetch.queued));
   out.Set(metric::kSsdQueue, static_cast<double>(store.write_queue_count));
   out.Set(metric::kSsdUnflushed, static_cast<double>(store.unflushed_count));
+  out.Set(metric::kSsdFileBytes, static_cast<double>(store.ssd_file_bytes));
+  out.Set(metric::kSsdBreaker, static_cast<double>(store.ssd_breaker));
   out.Set(metric::kDirtyPages, static_cast<double>(store.dirty_page_count));
   out.Set(metric::kSessions, static_cast<double>(state.sessions));
   out.Set(metric::kSequences, static_cast<double>(state.sequences));

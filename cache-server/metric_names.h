@@ -94,6 +94,10 @@ inline constexpr MetricInfo kSsdErrors{"pagoda_ssd_io_errors_total", kCounter, "
 inline constexpr MetricInfo kSsdRefusals{"pagoda_ssd_write_refusals_total", kCounter, "", "Pages that found the write queue full."};
 inline constexpr MetricInfo kSsdQueue{"pagoda_ssd_write_queue_pages", kGauge, "", "Pages waiting to be written."};
 inline constexpr MetricInfo kSsdUnflushed{"pagoda_ssd_unflushed_pages", kGauge, "", "Changes on SSD that a kill at this moment would lose."};
+inline constexpr MetricInfo kSsdFileBytes{"pagoda_ssd_file_bytes", kGauge, "", "What the extent files take on the disk, in use or not."};
+inline constexpr MetricInfo kSsdBreaker{"pagoda_ssd_breaker_state", kGauge, "", "0: the disk is used; 1: set aside after errors; 2: being tried."};
+inline constexpr MetricInfo kSsdBreakerTrips{"pagoda_ssd_breaker_trips_total", kCounter, "reason", "Times the disk was set aside: errors, slow, hung, probe (still sick)."};
+inline constexpr MetricInfo kSsdLoadsLate{"pagoda_ssd_loads_late_total", kCounter, "", "Loads answered as misses because their read had not ended by the deadline."};
 inline constexpr MetricInfo kDirtyPages{"pagoda_dirty_pages", kGauge, "", "Pages in host memory only, or newer there than on SSD."};
 // Integrity
 inline constexpr MetricInfo kIntegrityFailures{"pagoda_integrity_failures_total", kCounter, "tier,kind", "Bytes that failed a check; the page became a miss."};
@@ -182,6 +186,10 @@ inline constexpr std::array kAllMetrics = {metric::kLookupRequests,
                                            metric::kSsdRefusals,
                                            metric::kSsdQueue,
                                            metric::kSsdUnflushed,
+                                           metric::kSsdFileBytes,
+                                           metric::kSsdBreaker,
+                                           metric::kSsdBreakerTrips,
+                                           metric::kSsdLoadsLate,
                                            metric::kDirtyPages,
                                            metric::kIntegrityFailures,
                                            metric::kSessions,

@@ -140,6 +140,12 @@ Metrics::Metrics(const std::vector<std::string>& tenants, const std::vector<std:
   auto& ssd_errors = CounterFamily(registry, metric::kSsdErrors);
   ssd_errors_ = {&ssd_errors.Add({{"op", "read"}}), &ssd_errors.Add({{"op", "write"}})};
   ssd_refusals_ = &CounterFamily(registry, metric::kSsdRefusals).Add({});
+  auto& trips = CounterFamily(registry, metric::kSsdBreakerTrips);
+  for (int i = 0; i < policy::kBreakerReasonCount; ++i) {
+    const auto reason = static_cast<policy::BreakerReason>(i);
+    ssd_breaker_trips_[i] = &trips.Add({{"reason", Text(policy::BreakerReasonName(reason))}});
+  }
+  ssd_loads_late_ = &CounterFamily(registry, metric::kSsdLoadsLate).Add({});
   auto& ended = CounterFamily(registry, metric::kSessionsEnded);
   for (int i = 0; i < kSessionEndReasonCount; ++i) {
     sessions_ended_[i] =
@@ -342,6 +348,12 @@ void Metrics::OnSsdWrite(absl::Duration took, int64_t bytes, bool ok) {
 }
 
 void Metrics::OnWriteQueueFull() { ssd_refusals_->Increment(); }
+
+void Metrics::OnSsdBreaker(policy::BreakerState state, policy::BreakerReason why) {
+  if (state == policy::BreakerState::kOpen) ssd_breaker_trips_[static_cast<int>(why)]->Increment();
+}
+
+void Metrics::OnLoadsLate(int64_t count) { ssd_loads_late_->Increment(static_cast<double>(count)); }
 
 void Metrics::OnLeasesExpired(int64_t count) {
   leases_expired_->Increment(static_cast<double>(count));

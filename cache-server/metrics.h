@@ -123,6 +123,8 @@ class Metrics : public StoreObserver {
   void OnSsdRead(absl::Duration took, int64_t bytes, bool ok) override;
   void OnSsdWrite(absl::Duration took, int64_t bytes, bool ok) override;
   void OnWriteQueueFull() override;
+  void OnSsdBreaker(policy::BreakerState state, policy::BreakerReason why) override;
+  void OnLoadsLate(int64_t count) override;
   void OnLeasesExpired(int64_t count) override;
 
  private:
@@ -175,6 +177,8 @@ class Metrics : public StoreObserver {
   Histogram* ssd_write_ = nullptr;
   std::array<Counter*, 2> ssd_errors_{};  // read, write
   Counter* ssd_refusals_ = nullptr;
+  std::array<Counter*, policy::kBreakerReasonCount> ssd_breaker_trips_{};
+  Counter* ssd_loads_late_ = nullptr;
   std::array<Counter*, kSessionEndReasonCount> sessions_ended_{};
   Counter* leases_expired_ = nullptr;
   std::array<Histogram*, 3> ttft_{};  // cold, partial, warm

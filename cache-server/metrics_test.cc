@@ -72,6 +72,9 @@ TEST(MetricsTest, EveryEventOfTheStoreAndOfCallsHasItsCounter) {
   metrics.OnSsdRead(absl::Milliseconds(1), 10, true);
   metrics.OnSsdWrite(absl::Milliseconds(1), 0, false);
   metrics.OnWriteQueueFull();
+  metrics.OnSsdBreaker(policy::BreakerState::kOpen, policy::BreakerReason::kHung);
+  metrics.OnSsdBreaker(policy::BreakerState::kClosed, policy::BreakerReason::kHung);
+  metrics.OnLoadsLate(2);
   metrics.OnLeasesExpired(3);
   metrics.OnSessionEnded(SessionEndReason::kTimeout);
   metrics.OnEncoded(EncodePlace::kLadder, Precision::kQ4, 50, absl::Milliseconds(1));
@@ -91,6 +94,8 @@ TEST(MetricsTest, EveryEventOfTheStoreAndOfCallsHasItsCounter) {
       {"pagoda_transfer_failures_total{direction=\"out\",path=\"ssd\"}", 1},
       {"pagoda_ssd_io_errors_total{op=\"write\"}", 1},
       {"pagoda_ssd_write_refusals_total", 1},
+      {"pagoda_ssd_breaker_trips_total{reason=\"hung\"}", 1},
+      {"pagoda_ssd_loads_late_total", 2},
       {"pagoda_leases_expired_total", 3},
       {"pagoda_sessions_ended_total{reason=\"timeout\"}", 1},
       {"pagoda_encoded_pages_total{place=\"ladder\",precision=\"q4\"}", 1},

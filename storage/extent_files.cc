@@ -133,9 +133,12 @@ absl::Status ExtentFiles::OpenOne(uint32_t number) {
   const int64_t size = ops_.Size(fd);
   auto file = std::make_shared<const File>(ops_, fd, size / kExtentAlignBytes * kExtentAlignBytes);
   if (size < 0) return FromErrno(size, absl::StrCat("size of ", path));
+  if (file->bytes == 0) {  // its pages, if it had any, are found missing
+    ops_.Unlink(path);
+    return absl::OkStatus();
+  }
   absl::MutexLock lock(&mutex_);
   next_number_ = std::max(next_number_, number + 1);
-  if (file->bytes == 0) return absl::OkStatus();  // its pages are found missing
   space_.AddFile(number, file->bytes);
   files_.emplace(number, std::move(file));
   return absl::OkStatus();

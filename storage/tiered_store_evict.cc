@@ -139,6 +139,7 @@ void TieredStore::DemoteHost(Aftermath& after) {
   const policy::Watermarks& marks = policies_.host.marks;
   const int64_t wanted_bytes =
       std::max(marks.ExcessBytes(usage.used_bytes, usage.capacity_bytes), pressure_bytes_);
+  const bool refused_push = pressure_bytes_ > 0;
   pressure_bytes_ = 0;
   const int64_t need_bytes = wanted_bytes - demoting_bytes_;
   if (need_bytes <= 0) return;
@@ -153,7 +154,10 @@ void TieredStore::DemoteHost(Aftermath& after) {
         return free && guard.MayTake(CandidateOf(TierKind::kHost, id));
       });
   bool refused = false;
-  const bool beyond_hard = marks.ShortBytes(usage.used_bytes, 0, usage.capacity_bytes) > 0;
+  // A push that was refused is at the hard mark. A busy disk makes room soon; one that is set aside
+  // does not.
+  const bool beyond_hard = marks.ShortBytes(usage.used_bytes, 0, usage.capacity_bytes) > 0 ||
+                           (refused_push && !breaker_.closed());
   for (const EntryId id : victims) {
     const DirectoryEntry& entry = directory_.at(id);
     if (!NeedsWriting(id)) {
