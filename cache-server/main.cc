@@ -2,6 +2,7 @@
 //
 // Exit codes  0 stopped cleanly   1 cannot start, or stopped by a second signal   2 usage
 #include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -125,6 +126,15 @@ absl::Status ApplyFlags(const Flags& flags, ServerOptions& options) {
   return absl::OkStatus();
 }
 
+// Tables of RocksDB, chunks of memory and every client take descriptors; the usual soft limit of
+// 1024 is meant for programs that call select().
+void RaiseDescriptorLimit() {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "pagodad: %s\n", std::string(status.message()).c_str());
   return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
@@ -177,6 +187,7 @@ int Run(const Flags& flags) {
   ::sigaddset(&signals, SIGINT);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
+  RaiseDescriptorLimit();
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
   if (!server.ok()) return Fail(server.status());
   std::printf("pagodad_ready listen=%s metrics=%s\n", (*server)->address().c_str(),

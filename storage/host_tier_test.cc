@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -235,6 +236,53 @@ TEST(HostTierTest, RandomRunsCountExactly) {
     // Nothing is lost for good: the whole budget can be had again.
     for (int i = 0; i < 8; ++i) held.emplace_back("z", *tier->Allocate(Named("z"), kMiB));
   }
+}
+
+// No descriptor can be opened while it lives.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const int lowest = dup(0);
+    close(lowest);
+    rlimit now = before_;
+    now.rlim_cur = static_cast<rlim_t>(lowest);
+    setrlimit(RLIMIT_NOFILE, &now);
+  }
+  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(HostTierTest, WithoutDescriptorsItSaysSoAndLeavesNothing) {
+  const int lowest = dup(0);
+  close(lowest);
+  {
+    const NoDescriptors none;
+    HostTierOptions options;
+    options.capacity_bytes = 4 * kMiB;
+    const auto tier = HostTier::Create(options);
+    EXPECT_FALSE(tier.ok());
+    EXPECT_NE(std::string(tier.status().message()).find("memfd_create"), std::string::npos);
+    EXPECT_NE(std::string(tier.status().message()).find("Too many open files"), std::string::npos);
+  }
+  const int again = dup(0);
+  close(again);
+  EXPECT_EQ(again, lowest);
+}
+
+TEST(HostTierTest, AChunkThatCannotBeReplacedIsNotLost) {
+  const auto tier = MakeTier(kMiB);  // one chunk
+  { const auto slab = tier->Allocate(Named("a"), 4096); }
+  {
+    const NoDescriptors none;
+    EXPECT_FALSE(tier->Allocate(Named("b"), 4096).ok());
+    PAGODA_EXPECT_OK(tier->Allocate(Named("a"), 4096));  // needs no new memfd
+  }
+  const auto slab = tier->Allocate(Named("b"), 4096);
+  PAGODA_ASSERT_OK(slab);
+  EXPECT_EQ(tier->usage().used_bytes, 4096);
 }
 
 }  // namespace
