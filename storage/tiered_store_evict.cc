@@ -165,7 +165,7 @@ void TieredStore::DemoteHost(Aftermath& after) {
       continue;
     }
     if (!Admitted(id)) {
-      DropHost(id, EvictionReason::kNotAdmitted, after);
+      if (IsLastOfItsChain(id)) DropHost(id, EvictionReason::kNotAdmitted, after);
       continue;
     }
     if (QueueWrite(id)) {

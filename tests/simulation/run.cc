@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "storage/policy/make_policy.h"
 #include "tests/simulation/books.h"
 
 namespace pagoda::simulation {
@@ -54,7 +55,13 @@ class Run {
  private:
   void Start() {
     store_ = std::make_unique<SimStore>(options_, universe_, disk_, books_);
+    SetSomePolicy(Tier::kHost);
+    SetSomePolicy(Tier::kSsd);
     store_->Rebuild(now_);
+  }
+  void SetSomePolicy(Tier tier) {
+    const auto names = policy::PolicyNames();
+    store_->SetPolicy(tier, names[static_cast<size_t>(rng_.Below(static_cast<int>(names.size())))]);
   }
   void NewClient(int i) { sessions_[static_cast<size_t>(i)] = absl::StrCat("s", next_session_++); }
   const std::string& SomeSession() { return sessions_[static_cast<size_t>(rng_.Below(kClients))]; }
@@ -253,6 +260,7 @@ void Run::ClientStep(int dice) {
   if (dice < 560) return PushSome();
   if (dice < 700) return ReadSome();
   if (dice < 760) return EndSome();
+  if (dice < 800) return store_->ReportAttention(AnyKey(), rng_.Below(1000) / 1000.0);
   const std::string& session = SomeSession();
   const auto owner = static_cast<uint64_t>(&session - sessions_.data()) + 1;
   const int scope_index = ScopeOf(session);
@@ -336,6 +344,8 @@ void Run::Disturb(int dice) {
     disk_.sick = !disk_.sick && dice < 90;  // it heals sooner than it falls ill
   } else if (dice < 350) {
     disk_.slow = !disk_.slow;
+  } else if (dice < 370) {
+    SetSomePolicy(rng_.Chance(500) ? Tier::kHost : Tier::kSsd);
   } else if (dice < 450) {
     store_->Remove(AnyKey(), now_);
   } else if (dice < 550) {

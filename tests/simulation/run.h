@@ -1,6 +1,7 @@
 // One seeded story of a store: clients that push, look up, lease, fall silent and die; a ladder
-// that encodes; watermarks that evict; a disk that fails and is slow; kills that lose what was not
-// flushed; prefetch. After every step the books are asked whether something went wrong.
+// that encodes; watermarks that evict by policies that change; a disk that fails and is slow; kills
+// that lose what was not flushed; prefetch. After every step the books are asked whether something
+// went wrong.
 //
 // Invariants  no leased or pinned page leaves its tier; no page goes before one that follows it;
 //             a lookup finds exactly the longest prefix the books know, in the caller's scope only;

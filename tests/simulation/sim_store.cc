@@ -4,6 +4,7 @@
 
 #include "storage/base/check.h"
 #include "storage/directory_record.h"
+#include "storage/policy/make_policy.h"
 
 namespace pagoda::simulation {
 namespace {
@@ -21,6 +22,14 @@ SimStore::SimStore(const SimStoreOptions& options, const Universe& universe, Sim
       leases_(LeaseTable::Options{.leases_per_session_max = 8, .leases_max = 24}),
       scheduler_(options.prefetch),
       used_twice_(static_cast<size_t>(universe.key_count()), 0) {}
+
+void SimStore::SetPolicy(Tier tier, absl::string_view name) {
+  auto made = policy::MakePolicy(name);
+  PAGODA_CHECK(made.ok());
+  (*made)->set_capacity_bytes(tier == Tier::kHost ? options_.host_bytes : options_.ssd_bytes);
+  tier == Tier::kHost ? directory_.SetHostPolicy(*std::move(made))
+                      : directory_.SetSsdPolicy(*std::move(made));
+}
 
 void SimStore::Rebuild(absl::Duration now) {
   for (int key = 0; key < universe_.key_count(); ++key) {
@@ -304,6 +313,13 @@ void SimStore::Remove(int key, absl::Duration now) {
 void SimStore::Pin(int key, bool pinned) {
   const EntryId id = Find(key);
   if (id != kNoEntry) directory_.SetPinned(id, pinned);
+}
+
+void SimStore::ReportAttention(int key, double mass) {
+  const EntryId id = Find(key);
+  if (id == kNoEntry) return;
+  if (directory_.at(id).host != nullptr) directory_.host_policy().ReportAttention(id, mass);
+  if (directory_.at(id).on_ssd()) directory_.ssd_policy().ReportAttention(id, mass);
 }
 
 void SimStore::Quarantine(int key, absl::Duration) {

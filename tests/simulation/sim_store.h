@@ -72,6 +72,8 @@ class SimStore : private prefetch::World {
   SimStore(const SimStoreOptions& options, const Universe& universe, SimDisk& disk,
            Witness& witness);
 
+  // Another eviction policy for a tier, as an operator may choose while the store runs.
+  void SetPolicy(Tier tier, absl::string_view name);
   // Reads the directory from the disk, as at a start.
   void Rebuild(absl::Duration now);
 
@@ -94,6 +96,7 @@ class SimStore : private prefetch::World {
   void CancelHints(uint64_t owner) { scheduler_.Cancel(owner); }
   void Remove(int key, absl::Duration now);
   void Pin(int key, bool pinned);
+  void ReportAttention(int key, double mass);
   void Quarantine(int key, absl::Duration now);
 
   // ---- What the store's own threads do ---------------------------------------------------------
