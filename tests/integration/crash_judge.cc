@@ -136,7 +136,15 @@ void CrashJudge::JudgeDocument(int stream, int document, const client::ScopeInfo
   query.chains = {{scope.id, keys}};
   query.precision_min = Precision::kQ4;
   query.fidelity_min = Precision::kQ4;
-  const auto hit = clients_[stream]->Lookup(query);
+  auto hit = clients_[stream]->Lookup(query);
+  // A machine too busy to keep a session alive is no fault of the daemon's.
+  for (int i = 0; i < 2 && absl::IsUnavailable(hit.status()) && daemon_.pid() > 0; ++i) {
+    clients_[stream]
+        ->WaitConnected(daemon_.AwaitExit(absl::ZeroDuration()) < 0 ? kPatience
+                                                                    : absl::ZeroDuration())
+        .IgnoreError();
+    hit = clients_[stream]->Lookup(query);
+  }
   if (!hit.ok()) return NoAnswer(absl::StrCat(name, ": lookup: ", hit.status().ToString()));
   const auto found = static_cast<int64_t>(hit->pages.size());
   if (!damaged && found != listed) {

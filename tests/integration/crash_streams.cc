@@ -57,7 +57,7 @@ std::string CrashConfigYaml(const std::string& token_file) {
   return absl::StrCat("token_file: ", token_file,
                       "\nhost:\n  capacity: 24MiB\n  chunk: 1MiB\nssd:\n  capacity: 64MiB\n"
                       "models:\n  crash-raw16: {ladder: raw16}\n  crash-q8: {ladder: q8}\n"
-                      "  crash-q4: {ladder: q4}\nsession_timeout_seconds: 3\n"
+                      "  crash-q4: {ladder: q4}\nsession_timeout_seconds: 20\n"
                       "heartbeat_seconds: 1\n");
 }
 
