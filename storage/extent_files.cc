@@ -246,7 +246,9 @@ absl::StatusOr<Extent> ExtentFiles::Allocate(int64_t bytes) {
           "ssd: page of %d bytes, extent files of %d; raise ssd.capacity or the size of its files",
           bytes, options_.file_bytes));
     }
-    if (space_.file_count() + growing_count_ >= options_.file_count_max) {
+    // By bytes, because files of earlier runs may have another size.
+    const int64_t grown_bytes = space_.total_bytes() + (growing_count_ + 1) * options_.file_bytes;
+    if (grown_bytes > options_.file_count_max * options_.file_bytes) {
       return absl::ResourceExhaustedError(absl::StrFormat(
           "ssd: no free run of %d bytes; %d of %d are used, in %d files, the most there may be",
           bytes, space_.used_bytes(), space_.total_bytes(), space_.file_count()));

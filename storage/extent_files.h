@@ -7,7 +7,7 @@
 // Errors     RESOURCE_EXHAUSTED   no free run is long enough, or the disk is full
 //            UNAVAILABLE          the disk or the system refuses; names file, step, cause, remedy
 //            DATA_LOSS            (reading) the file ends early, or the disk cannot read it
-// Limits     file_count_max files, each with one open descriptor
+// Limits     file_count_max files of file_bytes; one open descriptor each
 // Cost       no copies where memory is aligned to 4096 and sizes are multiples of it
 #pragma once
 
@@ -33,8 +33,8 @@ class ExtentFiles {
  public:
   struct Options {
     std::string folder;
-    int64_t file_bytes = 0;  // of new files; those that exist keep their size
-    int64_t file_count_max = 0;
+    int64_t file_bytes = 0;      // of new files; those that exist keep their size
+    int64_t file_count_max = 0;  // of that size; limits the bytes of all files
     bool direct_io = true;
   };
 
