@@ -118,10 +118,11 @@ class WrongInputsTest(harness.Case):
         daemon.kill()
         rng = random.Random(5)
         damaged = 0
-        for path in sorted((daemon.data / "ssd").rglob("*.blob")):
+        for path in sorted((daemon.data / "ssd").rglob("*.extents")):
             content = bytearray(path.read_bytes())
-            for _ in range(max(8, len(content) // 20000)):
-                content[rng.randrange(200, len(content) - 200)] ^= 1 << rng.randrange(8)
+            used = len(content.rstrip(b"\0"))  # the files are larger than what is in them
+            for _ in range(max(8, used // 20000)):
+                content[rng.randrange(200, used - 200)] ^= 1 << rng.randrange(8)
             path.write_bytes(content)
             damaged += 1
         self.assertGreater(damaged, 0)
