@@ -70,11 +70,6 @@ logs=$root/build/logs
 mkdir -p "$logs"
 # One compiler cache for every clone of the repository.
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_MAXSIZE=${CCACHE_MAXSIZE:-5G}
-# Request traces are no part of the repository: tests that replay them are skipped without.
-if [[ -z ${PAGODA_TRACES_DIR:-} && -d ../shared/traces ]]; then
-  PAGODA_TRACES_DIR=$(realpath ../shared/traces)
-  export PAGODA_TRACES_DIR
-fi
 export CTEST_OUTPUT_ON_FAILURE=1 CMAKE_COLOR_DIAGNOSTICS=OFF
 
 passed=0

@@ -121,6 +121,8 @@ class WrongInputsTest(harness.Case):
         for path in sorted((daemon.data / "ssd").rglob("*.extents")):
             content = bytearray(path.read_bytes())
             used = len(content.rstrip(b"\0"))  # the files are larger than what is in them
+            if used < 1000:
+                continue
             for _ in range(max(8, used // 20000)):
                 content[rng.randrange(200, used - 200)] ^= 1 << rng.randrange(8)
             path.write_bytes(content)
