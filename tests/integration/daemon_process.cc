@@ -131,7 +131,11 @@ int DaemonProcess::Terminate(absl::Duration timeout) {
   return AwaitExit(timeout);
 }
 
-void DaemonProcess::Signal(int number) { kill(pid_, number); }
+void DaemonProcess::Signal(int number) {
+  kill(pid_, number);
+  // It stops soon, not at once: an answer that was under way would still come.
+  if (number == SIGSTOP) waitpid(pid_, nullptr, WUNTRACED);
+}
 
 void DaemonProcess::Prepare(grpc::ClientContext& context, absl::Duration timeout) const {
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
