@@ -197,6 +197,7 @@ absl::Status SsdTier::FlushOnce() {
 }
 
 void SsdTier::Lose(uint32_t file, std::vector<Written> written, const absl::Status& cause) {
+  has_lost_.store(true, std::memory_order_relaxed);
   absl::MutexLock changing(&change_mutex_);
   files_->Retire(file);  // from here on nothing is published in it
   {

@@ -117,6 +117,9 @@ class SsdTier {
   // Pages that a failed flush has deleted since the last call.
   std::vector<RecordKey> TakeLost() ABSL_LOCKS_EXCLUDED(mutex_);
   // Flushes that failed since Open().
+  // A sync has failed: from then on the tier may know less pages than those who asked it to keep
+  // them, until they see TakeLost().
+  bool has_lost() const { return has_lost_.load(std::memory_order_relaxed); }
   int64_t flush_failure_count() const { return flush_failures_.load(std::memory_order_relaxed); }
 
   // Writes, syncs and reads a little, and flushes: OK says that the disk works.
@@ -169,6 +172,7 @@ class SsdTier {
   std::atomic<int64_t> page_count_{0};
   std::atomic<int64_t> unflushed_count_{0};
   std::atomic<int64_t> flush_failures_{0};
+  std::atomic<bool> has_lost_{false};
 
   // Held through a flush: one after the other.
   absl::Mutex flush_mutex_ ABSL_ACQUIRED_BEFORE(change_mutex_, mutex_);

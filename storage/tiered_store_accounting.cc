@@ -33,7 +33,9 @@ absl::Status TieredStore::CheckTotals() const {
   }
   PAGODA_RETURN_IF_ERROR(Same("host tier, all scopes", host_bytes, directory_.host_bytes()));
   PAGODA_RETURN_IF_ERROR(Same("ssd, all scopes", ssd_bytes, directory_.ssd_bytes()));
-  if (ssd_ == nullptr || ssd_changes_ > 0 || ssd_refused_) return absl::OkStatus();
+  if (ssd_ == nullptr || ssd_changes_ > 0 || ssd_refused_ || ssd_->has_lost()) {
+    return absl::OkStatus();
+  }
   return Same("ssd and directory", ssd_->used_bytes(), directory_.ssd_bytes());
 }
 

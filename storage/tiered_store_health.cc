@@ -134,8 +134,6 @@ void TieredStore::CheckSsd() {
     }
     opened |= breaker_.trip_count(policy::BreakerReason::kProbe) > hung_probes;
     if (opened) NoteBreaker(after);
-    // The tier has dropped them; the directory learns it later.
-    ssd_refused_ |= !lost.empty();
     for (const RecordKey& key : lost) {
       writer_->PushAlways([this, key] { ForgetLost(key); });
     }

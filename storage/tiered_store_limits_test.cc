@@ -50,6 +50,7 @@ class LimitsTest : public StoreTest {
 
 TEST_F(LimitsTest, AFullPersistQueueRefusesAndRecovers) {
   HeldWriter writer;
+  options_.writer_threads = 1;
   options_.write_queue_pages_max = 1;
   OpenWatched(&writer, clock_);
   PAGODA_ASSERT_OK(store_->Flush());  // what Open() queued is done
