@@ -116,10 +116,10 @@ class SsdTier {
   absl::Status Flush() ABSL_LOCKS_EXCLUDED(mutex_, change_mutex_, flush_mutex_);
   // Pages that a failed flush has deleted since the last call.
   std::vector<RecordKey> TakeLost() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Flushes that failed since Open().
   // A sync has failed: from then on the tier may know less pages than those who asked it to keep
   // them, until they see TakeLost().
   bool has_lost() const { return has_lost_.load(std::memory_order_relaxed); }
+  // Flushes that failed since Open().
   int64_t flush_failure_count() const { return flush_failures_.load(std::memory_order_relaxed); }
 
   // Writes, syncs and reads a little, and flushes: OK says that the disk works.
