@@ -33,7 +33,7 @@ void CheckSums(const Directory& directory) {
   for (EntryId id = 1; id < directory.slot_count(); ++id) {
     const DirectoryEntry& entry = directory.at(id);
     if (!entry.alive()) continue;
-    bytes += entry.ssd.bytes;
+    bytes += entry.ssd_bytes();
     ++pages;
   }
   PAGODA_CHECK(directory.ssd_bytes() == bytes);
