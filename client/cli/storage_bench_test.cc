@@ -74,6 +74,9 @@ TEST(StorageBenchTest, ProbeReadsAndWritesAndLeavesNothing) {
 }
 
 TEST(StorageBenchTest, MemoryMeasuresArePlausible) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer's allocator does not count";
+#endif
   StorageBenchOptions options = StorageBenchOptions::Quick();
   options.restart_pages = 20'000;
   const auto directory = MeasureDirectory(options, kSilent);
