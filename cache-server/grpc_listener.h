@@ -1,7 +1,8 @@
-// The gRPC server with its arguments: large frames for pages, pings that find dead clients, no
-// sharing of ports, health and reflection.
+// The gRPC server with its arguments: large frames for pages, pings that find dead clients, health
+// and reflection. Our own acceptor feeds it.
 //
-// Errors  UNAVAILABLE  the address is in use or not ours
+// Errors  UNAVAILABLE         the address is in use or not ours
+//         RESOURCE_EXHAUSTED  no descriptors
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -11,21 +12,27 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "cache-server/listen_address.h"
+#include "absl/time/time.h"
+#include "cache-server/acceptor.h"
 #include "cache-server/options.h"
 
 namespace pagoda {
 
 struct GrpcListener {
   std::unique_ptr<grpc::Server> server;
-  std::string address;  // what a client dials
-  int port = 0;         // 0 for a Unix socket
+  std::unique_ptr<Acceptor> acceptor;  // stops before the server
+  std::string address;                 // what a client dials
+  std::string unix_path;               // the socket's file, or empty
+  int port = 0;                        // 0 for a Unix socket
 
   // Of the whole server and of the Cache service.
   void SetServing(bool serving);
+  // No new connections; calls under way have `grace` to end.
+  void Shutdown(absl::Duration grace);
 };
 
 absl::StatusOr<GrpcListener> ListenGrpc(const ServerOptions& options,
-                                        const std::vector<grpc::Service*>& services);
+                                        const std::vector<grpc::Service*>& services,
+                                        Acceptor::Refused refused);
 
 }  // namespace pagoda

@@ -1,6 +1,9 @@
 #include "cache-server/listen_address.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -13,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "storage/base/status_macros.h"
 
 namespace pagoda {
 namespace {
@@ -24,24 +28,86 @@ absl::Status NotAnAddress(absl::string_view text) {
       "'", text, "' is not an address; write HOST:PORT, as in 127.0.0.1:7070, or unix:/PATH"));
 }
 
-absl::Status CheckUnix(const std::string& path) {
+absl::Status NotListening(const ListenAddress& address, int error) {
+  if (error == EADDRINUSE) {
+    return absl::UnavailableError(absl::StrCat(
+        address.ToString(), " is in use; stop the other process or choose another address"));
+  }
+  return absl::UnavailableError(
+      absl::StrCat("cannot listen on ", address.ToString(), ": ", std::strerror(error)));
+}
+
+absl::StatusOr<UniqueFd> UnixSocket(const ListenAddress& address) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return NotListening(address, errno);
+  return fd;
+}
+
+// Whether a daemon answers on this path; a socket file that nobody listens on goes.
+absl::Status ClearUnixPath(const ListenAddress& address, const sockaddr_un& path) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) return absl::OkStatus();
+  if (::lstat(path.sun_path, &info) != 0) return absl::OkStatus();
   if (!S_ISSOCK(info.st_mode)) {
     return absl::UnavailableError(
-        absl::StrCat("unix:", path, " exists and is not a socket; choose another path"));
+        absl::StrCat(address.ToString(), " exists and is not a socket; choose another path"));
   }
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::UnavailableError(std::strerror(errno));
-  const auto close_fd = absl::MakeCleanup([fd] { ::close(fd); });
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
-  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("unix:", path, " is in use; stop the other daemon or choose another path"));
+  PAGODA_ASSIGN_OR_RETURN(const UniqueFd fd, UnixSocket(address));
+  // A full backlog (EAGAIN) is somebody's, too.
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&path), sizeof(path)) == 0 ||
+      errno == EAGAIN) {
+    return absl::UnavailableError(absl::StrCat(
+        address.ToString(), " is in use; stop the other daemon or choose another path"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<UniqueFd> ListenUnix(const ListenAddress& address, mode_t mode) {
+  sockaddr_un path{};
+  path.sun_family = AF_UNIX;
+  address.unix_path.copy(path.sun_path, sizeof(path.sun_path) - 1);
+  PAGODA_RETURN_IF_ERROR(ClearUnixPath(address, path));
+  ::unlink(path.sun_path);
+  PAGODA_ASSIGN_OR_RETURN(UniqueFd fd, UnixSocket(address));
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&path), sizeof(path)) != 0 ||
+      ::chmod(path.sun_path, mode) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
+    return NotListening(address, errno);
+  }
+  return fd;
+}
+
+void SetPort(sockaddr* where, uint16_t port) {
+  if (where->sa_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(where)->sin6_port = htons(port);
+  } else {
+    reinterpret_cast<sockaddr_in*>(where)->sin_port = htons(port);
+  }
+}
+
+uint16_t PortOf(const UniqueFd& fd) {
+  sockaddr_storage bound{};
+  socklen_t length = sizeof(bound);
+  ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &length);
+  return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
+                                           : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+}
+
+// 0, or errno.
+int ListenTcp(const addrinfo& where, UniqueFd& fd) {
+  fd = UniqueFd(::socket(where.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return errno;
+  const int on = 1;
+  const int off = 0;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // accepted ones inherit it
+  if (where.ai_family == AF_INET6) {                                  // [::] serves IPv4 as well
+    ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  if (::bind(fd.get(), where.ai_addr, where.ai_addrlen) != 0) return errno;
+  return ::listen(fd.get(), SOMAXCONN) == 0 ? 0 : errno;
+}
+
+bool SameAddress(const addrinfo& a, const addrinfo& b) {
+  return a.ai_addrlen == b.ai_addrlen && std::memcmp(a.ai_addr, b.ai_addr, a.ai_addrlen) == 0;
 }
 
 }  // namespace
@@ -86,35 +152,48 @@ absl::StatusOr<ListenAddress> ParseListenAddress(absl::string_view text) {
   return address;
 }
 
-absl::Status CheckCanListen(const ListenAddress& address) {
-  if (address.is_unix()) return CheckUnix(address.unix_path);
+absl::StatusOr<std::vector<UniqueFd>> Listen(ListenAddress& address, mode_t unix_mode) {
+  std::vector<UniqueFd> sockets;
+  if (address.is_unix()) {
+    PAGODA_ASSIGN_OR_RETURN(UniqueFd fd, ListenUnix(address, unix_mode));
+    sockets.push_back(std::move(fd));
+    return sockets;
+  }
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  const std::string port = absl::StrCat(address.port);
-  if (const int error = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
-      error != 0) {
+  if (const int error = ::getaddrinfo(address.host.c_str(), nullptr, &hints, &found); error != 0) {
     return absl::UnavailableError(absl::StrCat("cannot resolve host ", address.host, ": ",
                                                ::gai_strerror(error),
                                                "; use an address of this machine"));
   }
   const auto free_found = absl::MakeCleanup([found] { ::freeaddrinfo(found); });
-  const int fd = ::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::UnavailableError(std::strerror(errno));
-  const auto close_fd = absl::MakeCleanup([fd] { ::close(fd); });
-  const int on = 1;
-  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (::bind(fd, found->ai_addr, found->ai_addrlen) == 0 && ::listen(fd, 1) == 0) {
-    return absl::OkStatus();
+  int error = 0;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    // A hosts file may lead to one address by two lines.
+    bool again = false;
+    SetPort(one->ai_addr, address.port);
+    for (const addrinfo* other = found; other != one; other = other->ai_next) {
+      again = again || SameAddress(*other, *one);
+    }
+    if (again) continue;
+    UniqueFd fd;
+    error = ListenTcp(*one, fd);
+    if (error == EADDRINUSE) return NotListening(address, error);
+    if (error != 0) continue;  // localhost may be ::1 where there is no IPv6: one is enough
+    address.port = PortOf(fd);
+    sockets.push_back(std::move(fd));
   }
-  if (errno == EADDRINUSE) {
-    return absl::UnavailableError(absl::StrCat(
-        address.ToString(), " is in use; stop the other process or choose another port"));
-  }
-  return absl::UnavailableError(
-      absl::StrCat("cannot listen on ", address.ToString(), ": ", std::strerror(errno)));
+  if (sockets.empty()) return NotListening(address, error);
+  return sockets;
+}
+
+absl::Status CheckCanListen(ListenAddress address) {
+  const absl::StatusOr<std::vector<UniqueFd>> sockets = Listen(address, 0600);
+  if (address.is_unix() && sockets.ok()) ::unlink(address.unix_path.c_str());
+  return sockets.status();
 }
 
 }  // namespace pagoda

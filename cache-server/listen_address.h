@@ -5,12 +5,16 @@
 //                           cause and the remedy
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "storage/base/unique_fd.h"
 
 namespace pagoda {
 
@@ -26,8 +30,12 @@ struct ListenAddress {
 
 absl::StatusOr<ListenAddress> ParseListenAddress(absl::string_view text);
 
-// Tries to listen there and gives it back: so that "in use" is told apart from other causes. A
-// Unix socket file that nobody listens on is stale and does not count.
-absl::Status CheckCanListen(const ListenAddress& address);
+// Listens on every address the host resolves to, without blocking; the first choice of a port 0
+// holds for all of them and is written to `address`. A Unix socket's file gets `unix_mode` before
+// anyone can connect; a stale one, which nobody listens on, is replaced.
+absl::StatusOr<std::vector<UniqueFd>> Listen(ListenAddress& address, mode_t unix_mode);
+
+// Tries to listen there and gives it back: so that "in use" is told apart from other causes.
+absl::Status CheckCanListen(ListenAddress address);
 
 }  // namespace pagoda

@@ -23,6 +23,7 @@ constexpr absl::string_view kPutResultNames[kPutResultCount] = {
     "rejected_room",   "rejected_checksum", "error"};
 constexpr const char* kPathNames[] = {"grpc", "ssd"};
 constexpr const char* kDirectionNames[] = {"in", "out"};
+constexpr const char* kRefusedReasons[] = {"descriptors", "memory", "other"};
 constexpr const char* kRejectReasons[] = {"authn", "authz", "limit", "unavailable"};
 
 const Histogram::BucketBoundaries& SecondsBuckets() {
@@ -134,6 +135,10 @@ Metrics::Metrics(const std::vector<std::string>& tenants, const std::vector<std:
   auto& rejected = CounterFamily(registry, metric::kRpcRejected);
   for (const char* reason : kRejectReasons) {
     rpc_rejected_[reason] = &rejected.Add({{"reason", reason}});
+  }
+  auto& refused = CounterFamily(registry, metric::kConnectionsRefused);
+  for (const char* reason : kRefusedReasons) {
+    connections_refused_[reason] = &refused.Add({{"reason", reason}});
   }
   ssd_read_ = &HistogramFamily(registry, metric::kSsdRead).Add({}, SecondsBuckets());
   ssd_write_ = &HistogramFamily(registry, metric::kSsdWrite).Add({}, SecondsBuckets());
@@ -297,6 +302,10 @@ void Metrics::OnEncodeFailed(EncodeFailure failure) {
 }
 
 void Metrics::OnEncodeRefused() { encode_refusals_->Increment(); }
+
+void Metrics::OnConnectionRefused(absl::string_view reason) {
+  connections_refused_.find(reason)->second->Increment();
+}
 
 void Metrics::OnSessionEnded(SessionEndReason reason) {
   sessions_ended_[static_cast<int>(reason)]->Increment();

@@ -110,6 +110,7 @@ class Metrics : public StoreObserver {
   void OnEncoded(EncodePlace place, Precision precision, int64_t freed_bytes, absl::Duration took);
   void OnEncodeFailed(EncodeFailure failure);
   void OnEncodeRefused();
+  void OnConnectionRefused(absl::string_view reason);  // of acceptor.h
   void OnSessionEnded(SessionEndReason reason);
   void OnReport(double ttft_seconds, uint32_t prompt_tokens, uint32_t hit_tokens,
                 uint32_t decoded_tokens);
@@ -173,6 +174,7 @@ class Metrics : public StoreObserver {
   std::array<Histogram*, kRpcMethodCount> rpc_seconds_{};
   std::array<Gauge*, kRpcMethodCount> rpc_inflight_{};
   std::map<std::string, Counter*> rpc_rejected_;
+  std::map<std::string, Counter*, std::less<>> connections_refused_;
   Histogram* ssd_read_ = nullptr;
   Histogram* ssd_write_ = nullptr;
   std::array<Counter*, 2> ssd_errors_{};  // read, write

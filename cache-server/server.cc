@@ -149,7 +149,10 @@ absl::Status Server::Parts::Open() {
       absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(random.data()), 16)),
       instance_tag);
   PAGODA_RETURN_IF_ERROR(ExposeMetrics());
-  PAGODA_ASSIGN_OR_RETURN(listener, ListenGrpc(options, {&*cache_service, &*admin_service}));
+  PAGODA_ASSIGN_OR_RETURN(listener, ListenGrpc(options, {&*cache_service, &*admin_service},
+                                               [this](absl::string_view reason) {
+                                                 metrics.OnConnectionRefused(reason);
+                                               }));
   admin_service->set_listen(listener.address);
   listener.SetServing(true);
   const absl::Duration period =
@@ -236,8 +239,7 @@ absl::Status Server::Parts::Shutdown(absl::Duration deadline) {
     sessions->StartDraining();
     sessions->AwaitNone(std::min(deadline / 4, kSessionGraceMax));
     sessions->EndAll(SessionEndReason::kShutdown);
-    listener.server->Shutdown(std::chrono::system_clock::now() +
-                              absl::ToChronoMilliseconds(std::min(left() / 4, kSessionGraceMax)));
+    listener.Shutdown(std::min(left() / 4, kSessionGraceMax));
   }
   stop_sweeper.Notify();
   if (sweeper.joinable()) sweeper.join();

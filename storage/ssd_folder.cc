@@ -7,10 +7,33 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 
 namespace pagoda {
+
+absl::StatusOr<std::string> SetSsdIndexAside(const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path kept = fs::path(path) / "damaged";
+  std::error_code error;
+  fs::remove_all(kept, error);
+  if (!error) fs::create_directory(kept, error);
+  fs::remove_all(fs::path(path) / "extents", error);
+  std::vector<fs::path> files;
+  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
+    if (at->is_regular_file(error) && at->path().filename() != "LOCK") files.push_back(at->path());
+  }
+  for (const fs::path& file : files) {
+    if (!error) fs::rename(file, kept / file.filename(), error);
+  }
+  if (error) {
+    return absl::UnavailableError(absl::StrFormat(
+        "ssd: cannot set the damaged index of %s aside: %s; empty the folder", path,
+        error.message()));
+  }
+  return kept.string();
+}
 
 absl::StatusOr<SsdFolder> PrepareSsdFolder(const std::string& path) {
   std::error_code error;

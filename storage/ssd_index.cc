@@ -115,9 +115,8 @@ absl::Status SsdIndex::OpenDb() {
         absl::StrCat("ssd: ", doing, ": not a page store of this version; move the folder away (",
                      status.ToString(), ")"));
   }
-  if (status.IsCorruption()) {
-    return absl::DataLossError(absl::StrCat(
-        "ssd: ", doing, ": its index is damaged; move the folder away (", status.ToString(), ")"));
+  if (status.IsCorruption() || status.IsPathNotFound()) {
+    return absl::DataLossError(absl::StrCat("ssd: ", doing, ": ", status.ToString()));
   }
   PAGODA_RETURN_IF_ERROR(FromRocksDb(status, doing));
   PAGODA_CHECK(handles.size() == 2);
@@ -223,7 +222,7 @@ absl::Status SsdIndex::CheckFormat() {
   const uint32_t expected = Crc32c(AsBytes(value).subspan(0, in.offset()));
   if (in.Get<uint32_t>() != expected || in.failed() || in.remaining() != 0) {
     return absl::DataLossError(
-        absl::StrCat("ssd: format record of ", options_.path, " is damaged; move the folder away"));
+        absl::StrCat("ssd: format record of ", options_.path, ": wrong checksum"));
   }
   instance_id_ = absl::BytesToHexString(absl::string_view(instance, sizeof(instance)));
   return absl::OkStatus();

@@ -13,7 +13,8 @@
 // go on meanwhile.
 //
 // Threads    every method from any thread
-// Errors     DATA_LOSS            a record that fails its checksum (IntegrityKind::kRecord)
+// Errors     DATA_LOSS            a record that fails its checksum (IntegrityKind::kRecord); Open,
+//                                 ForEach: the index cannot be read
 //            NOT_FOUND            no such record
 //            FAILED_PRECONDITION  Open: another version, or the folder is in use; names a remedy
 //            RESOURCE_EXHAUSTED   the disk is full

@@ -55,6 +55,20 @@ int64_t PaddedBytes(absl::Span<Byte> bytes) {
 
 absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Open(const SsdOptions& options) {
   PAGODA_RETURN_IF_ERROR(options.Validate());
+  absl::StatusOr<std::unique_ptr<SsdTier>> tier = OpenWhole(options);
+  if (!absl::IsDataLoss(tier.status())) return tier;
+  // A cache may forget; it may not stay away because of a bad block.
+  PAGODA_ASSIGN_OR_RETURN(const std::string kept, SetSsdIndexAside(options.path));
+  LogError("ssd_index_damaged", {{"path", options.path},
+                                 {"cause", std::string(tier.status().message())},
+                                 {"kept", kept},
+                                 {"effect", "starts empty"}});
+  tier = OpenWhole(options);
+  if (tier.ok()) (*tier)->open_damage_.index_lost = true;
+  return tier;
+}
+
+absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::OpenWhole(const SsdOptions& options) {
   PAGODA_ASSIGN_OR_RETURN(const SsdFolder folder, PrepareSsdFolder(options.path));
   if (options.direct_io && !folder.direct_io) {
     LogWarning("ssd_direct_io_unsupported", {{"path", options.path}, {"using", "buffered"}});

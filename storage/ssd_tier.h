@@ -52,8 +52,9 @@ struct SsdPageWrite {
   std::vector<ByteSpan> segments;  // payloads, with their zero padding to 4096 or without
 };
 
-// Records that were dropped when the tier was opened, because their bytes cannot be theirs.
+// What was dropped when the tier was opened.
 struct SsdOpenDamage {
+  bool index_lost = false;        // the index could not be read: everything was set aside
   int64_t overlapping_count = 0;  // two records claim the same bytes: both are dropped
   int64_t missing_count = 0;      // the file is gone or too short
 };
@@ -82,6 +83,7 @@ class SsdTier {
     PageHeader header_;
   };
 
+  // An index that is damaged is set aside (ssd_folder.h) and the tier starts empty.
   static absl::StatusOr<std::unique_ptr<SsdTier>> Open(const SsdOptions& options);
   // Flushes and closes. Readers must be gone.
   ~SsdTier();
@@ -146,6 +148,7 @@ class SsdTier {
   };
   using WrittenByFile = absl::flat_hash_map<uint32_t, std::vector<Written>>;
 
+  static absl::StatusOr<std::unique_ptr<SsdTier>> OpenWhole(const SsdOptions& options);
   SsdTier(const SsdOptions& options, bool direct_io);
   absl::Status AdoptRecords();
   absl::StatusOr<Extent> AllocateOrFlush(int64_t bytes);

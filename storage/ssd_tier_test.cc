@@ -7,14 +7,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "rocksdb/status.h"
 #include "storage/base/crc32c.h"
 #include "storage/base/testing/status_matchers.h"
 #include "storage/ssd_index.h"
+#include "storage/testing/captured_log.h"
 #include "storage/testing/raw_ssd.h"
 #include "storage/testing/temp_folder.h"
 #include "storage/testing/test_pages.h"
@@ -257,17 +261,63 @@ TEST_F(SsdTierTest, AnotherFormatVersionIsRefusedWithARemedy) {
   }
   EXPECT_THAT(SsdTier::Open(options_),
               StatusIs(kRefused, "format version 3, this build reads 2; move"));
-  {
-    RawSsd raw(options_.path);
-    std::string value = good;
-    value[15] = static_cast<char>(value[15] ^ 1);
-    raw.PutFormat(value);
-  }
-  EXPECT_THAT(SsdTier::Open(options_), StatusIs(kLoss, "format record"));
   { RawSsd(options_.path).DeleteFormat(); }
   EXPECT_THAT(SsdTier::Open(options_), StatusIs(kRefused, "no format record"));
   { RawSsd(options_.path).PutFormat(good); }
   PAGODA_EXPECT_OK(SsdTier::Open(options_));
+}
+
+// Each of RocksDB's files is damaged in turn, and the format record: nobody has to mend it by hand.
+TEST_F(SsdTierTest, ADamagedIndexIsSetAsideAndTheTierStartsEmpty) {
+  namespace fs = std::filesystem;
+  const auto damage = [&](absl::string_view prefix, absl::string_view suffix, auto how) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(options_.path)) {
+      const std::string name = entry.path().filename().string();
+      if (absl::StartsWith(name, prefix) && absl::EndsWith(name, suffix)) how(entry.path());
+    }
+  };
+  const auto cut = [](const fs::path& file) { fs::resize_file(file, 5); };
+  const auto remove = [](const fs::path& file) { fs::remove(file); };
+  const auto flip = [](const fs::path& file) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    char byte = 0;
+    stream.seekg(20).read(&byte, 1);
+    byte = static_cast<char>(byte ^ 4);
+    stream.seekp(20).write(&byte, 1);
+  };
+  const std::function<void()> damages[] = {
+      [&] { damage("MANIFEST", "", cut); },     [&] { damage("MANIFEST", "", flip); },
+      [&] { damage("MANIFEST", "", remove); },  [&] { damage("CURRENT", "", cut); },
+      [&] { damage("", ".sst", cut); },         [&] { damage("", ".sst", flip); },
+      [&] { damage("", ".sst", remove); },
+      [&] {
+        RawSsd raw(options_.path);
+        std::string value = raw.GetFormat();
+        value[15] = static_cast<char>(value[15] ^ 1);
+        raw.PutFormat(value);
+      },
+  };
+  for (const std::function<void()>& one : damages) {
+    SCOPED_TRACE(&one - damages);
+    PAGODA_ASSERT_OK(Put(TestRoot(1)));
+    PAGODA_ASSERT_OK(Put(TestRoot(2)));
+    Close();
+    one();
+    CapturedLog log;
+    auto tier = SsdTier::Open(options_);
+    PAGODA_ASSERT_OK(tier.status());
+    tier_ = *std::move(tier);
+    EXPECT_TRUE(tier_->open_damage().index_lost);
+    EXPECT_TRUE(log.Has("ssd_index_damaged", options_.path + "/damaged"));
+    EXPECT_EQ(tier_->page_count(), 0);
+    EXPECT_EQ(tier_->used_bytes(), 0);
+    EXPECT_EQ(tier_->file_count(), 0);
+    EXPECT_FALSE(fs::is_empty(options_.path + "/damaged"));
+    PAGODA_ASSERT_OK(Put(TestRoot(3)));
+    Reopen();
+    EXPECT_FALSE(tier_->open_damage().index_lost);
+    PAGODA_EXPECT_OK(Read(TestRoot(3)));
+  }
 }
 
 TEST_F(SsdTierTest, ASecondOpenFailsWithOneClearError) {

@@ -42,8 +42,9 @@ enum class IntegrityKind : uint8_t {
   kContent = 4,     // equal recipe and backend, other content: counted, not an error
   kUnreadable = 5,  // the disk cannot read the bytes (EIO)
   kUnsynced = 6,    // the disk failed to keep what was written (fsync)
+  kIndex = 7,       // the index as a whole: every page on SSD
 };
-constexpr int kIntegrityKindCount = 7;
+constexpr int kIntegrityKindCount = 8;
 
 constexpr absl::string_view EvictionReasonName(EvictionReason reason) {
   constexpr absl::string_view kNames[] = {"watermark",  "pressure", "request",      "integrity",
@@ -59,7 +60,7 @@ constexpr absl::string_view CommitOutcomeName(CommitOutcome outcome) {
 }
 constexpr absl::string_view IntegrityKindName(IntegrityKind kind) {
   constexpr absl::string_view kNames[] = {"header",  "segment",    "record",  "missing",
-                                          "content", "unreadable", "unsynced"};
+                                          "content", "unreadable", "unsynced", "index"};
   return kNames[static_cast<int>(kind)];
 }
 

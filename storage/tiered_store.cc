@@ -76,6 +76,7 @@ absl::Status TieredStore::Rebuild() {
     for (int64_t i = 0; i < damaged_count + dropped.overlapping_count; ++i) {
       CountIntegrity(TierKind::kSsd, IntegrityKind::kRecord, after);
     }
+    if (dropped.index_lost) CountIntegrity(TierKind::kSsd, IntegrityKind::kIndex, after);
     for (int64_t i = 0; i < dropped.missing_count; ++i) {
       CountIntegrity(TierKind::kSsd, IntegrityKind::kMissing, after);
     }

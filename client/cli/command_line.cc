@@ -126,11 +126,13 @@ int CommandLine::Main(int argc, const char* const* argv) {
 }
 
 void AddJsonFlag(CLI::App& app, JsonOptions& options) {
-  app.add_option(
-         "--json", options.path,
-         "also write the result as JSON to this file; - is stdout, text then goes to stderr")
+  app.add_option_function<std::string>(
+         "--json",
+         [&options](const std::string& path) { options.path = path.empty() ? "-" : path; },
+         "also write the result as JSON to this file; - or nothing is stdout, text then goes to "
+         "stderr")
       ->type_name("FILE")
-      ->capture_default_str();
+      ->expected(0, 1);
 }
 
 }  // namespace pagoda::cli

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "storage/base/check.h"
+#include "storage/base/clock.h"
 #include "storage/base/crash_point.h"
 #include "storage/base/status_macros.h"
 
@@ -15,6 +16,8 @@ namespace pagoda {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);  // a loaded machine under a sanitizer
+// Between a dying process's last word on a socket and its end.
+constexpr absl::Duration kDying = absl::Seconds(2);
 
 int64_t TierBytes(const v1::StatusResponse& status, v1::Tier tier) {
   for (const v1::TierStatus& one : status.tiers()) {
@@ -79,9 +82,19 @@ absl::StatusOr<CrashJudge::Listing> CrashJudge::List() {
 
 // A dead daemon has one reason, however many questions it leaves open.
 void CrashJudge::NoAnswer(const std::string& what) {
-  const int code = daemon_.AwaitExit(absl::ZeroDuration());
+  const int code = daemon_.AwaitExit(kDying);
   if (code == kCrashExitCode) return;  // as asked: reading damaged pages deletes them, too
   Wrong(code < 0 ? what : absl::StrCat("died by itself while it was read, exit code ", code));
+}
+
+absl::Status CrashJudge::Connect(int stream) {
+  const absl::Duration until = SystemClock().Monotonic() + kPatience;
+  absl::Status status;
+  do {
+    status = clients_[stream]->WaitConnected(absl::Seconds(1));
+  } while (!status.ok() && daemon_.AwaitExit(absl::ZeroDuration()) < 0 &&
+           SystemClock().Monotonic() < until);
+  return status;
 }
 
 void CrashJudge::JudgeSums(const Listing& listing, bool damaged) {
@@ -138,11 +151,7 @@ void CrashJudge::JudgeDocument(int stream, int document, const client::ScopeInfo
   query.fidelity_min = Precision::kQ4;
   auto hit = clients_[stream]->Lookup(query);
   // A machine too busy to keep a session alive is no fault of the daemon's.
-  for (int i = 0; i < 2 && absl::IsUnavailable(hit.status()) && daemon_.pid() > 0; ++i) {
-    clients_[stream]
-        ->WaitConnected(daemon_.AwaitExit(absl::ZeroDuration()) < 0 ? kPatience
-                                                                    : absl::ZeroDuration())
-        .IgnoreError();
+  for (int i = 0; i < 2 && absl::IsUnavailable(hit.status()) && Connect(stream).ok(); ++i) {
     hit = clients_[stream]->Lookup(query);
   }
   if (!hit.ok()) return NoAnswer(absl::StrCat(name, ": lookup: ", hit.status().ToString()));
@@ -171,14 +180,14 @@ void CrashJudge::JudgeDocument(int stream, int document, const client::ScopeInfo
   verdict_.misses += missing;
   const bool no_room = fetched->status.code() == absl::StatusCode::kResourceExhausted;
   if (missing > 0 && !damaged && !no_room) {
-    Wrong(absl::StrCat("I2 ", name, ": ", missing,
-                       " pages found but not readable: ", fetched->status.ToString()));
+    NoAnswer(absl::StrCat("I2 ", name, ": ", missing,
+                          " pages found but not readable: ", fetched->status.ToString()));
   }
 }
 
 void CrashJudge::JudgeStream(int stream, const Listing& listing, const CrashHistory& history,
                              bool damaged) {
-  if (absl::Status status = clients_[stream]->WaitConnected(kPatience); !status.ok()) {
+  if (absl::Status status = Connect(stream); !status.ok()) {
     return NoAnswer(absl::StrCat("stream ", stream, " cannot connect: ", status.ToString()));
   }
   const auto scope = clients_[stream]->FindScope(CrashStreams()[stream].scope);

@@ -44,6 +44,8 @@ class CrashJudge {
   };
   absl::StatusOr<Listing> List();
   absl::StatusOr<std::vector<v1::PageRecord>> ListPages();
+  // Until the session is there, or the daemon has ended.
+  absl::Status Connect(int stream);
   void JudgeSums(const Listing& listing, bool damaged);
   void JudgeOrigins(const Listing& listing, const CrashHistory& history);
   void JudgeStream(int stream, const Listing& listing, const CrashHistory& history, bool damaged);
