@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/commands.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/live_replay.h"
 #include "client/cli/model_shape.h"
 #include "client/cli/progress_line.h"
 #include "client/cli/replay_report.h"
@@ -33,6 +34,9 @@ struct ReplayFlags {
   std::vector<std::string> precisions = {"raw16"};
   int64_t requests = INT64_MAX;
   int64_t conversations = INT64_MAX;
+  bool live = false;
+  double speed = 10;
+  ConnectionOptions connection;
 };
 
 // What is replayed, once flags are understood.
@@ -165,23 +169,73 @@ std::string NoteOf(const ReplayPlan& plan) {
   return "traces carry no attention mass: attention is lru here, and hybrid drops that term";
 }
 
+// The trace of a path, cut as the flags say.
+absl::StatusOr<replay::Trace> ReadFlagged(const std::string& path, const ReplayFlags& flags,
+                                          const ReplayPlan& plan) {
+  PAGODA_ASSIGN_OR_RETURN(replay::Trace trace, replay::ReadTrace(path, plan.agentic));
+  if (flags.requests >= static_cast<int64_t>(trace.requests().size())) return trace;
+  trace = trace.First(flags.requests);
+  if (trace.block_count() > 0) return trace;
+  return absl::InvalidArgumentError(absl::StrCat(path, ": its first ", flags.requests,
+                                                 " requests have no block; raise --requests"));
+}
+
 absl::StatusOr<std::vector<ReplayRow>> ReplayTraces(const ReplayFlags& flags,
                                                     const ReplayPlan& plan) {
   std::vector<ReplayRow> rows;
   for (const std::string& path : flags.traces) {
     std::optional<ProgressLine> line(std::in_place, stderr, absl::StrCat("reading ", path));
-    PAGODA_ASSIGN_OR_RETURN(replay::Trace trace, replay::ReadTrace(path, plan.agentic));
-    if (flags.requests < static_cast<int64_t>(trace.requests().size())) {
-      trace = trace.First(flags.requests);
-      if (trace.block_count() == 0) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            path, ": its first ", flags.requests, " requests have no block; raise --requests"));
-      }
-    }
+    PAGODA_ASSIGN_OR_RETURN(const replay::Trace trace, ReadFlagged(path, flags, plan));
     line.emplace(stderr, absl::StrCat("replaying ", trace.name()));
     PAGODA_RETURN_IF_ERROR(TraceReplay(plan, trace).Run(*line, rows));
   }
   return rows;
+}
+
+// Beside the live rate, what the first policy would have hit in the largest tier's bytes.
+absl::Status RunLive(const ReplayFlags& flags) {
+  PAGODA_RETURN_IF_ERROR(CheckJsonPath(flags.json));
+  PAGODA_ASSIGN_OR_RETURN(const ReplayPlan plan, MakePlan(flags));
+  CatchInterrupts();
+  PAGODA_ASSIGN_OR_RETURN(const replay::Trace trace,
+                          ReadFlagged(flags.traces.front(), flags, plan));
+  PAGODA_ASSIGN_OR_RETURN(const int64_t bytes, LargestTierBytes(flags.connection));
+  const int64_t page_bytes = StoredPageBytes(plan.shape, plan.precisions.front());
+  const int64_t capacity_blocks = std::max<int64_t>(1, bytes / page_bytes);
+  PAGODA_ASSIGN_OR_RETURN(const replay::ReplayResult simulated,
+                          replay::ReplayPolicy(trace, capacity_blocks, plan.policies.front(),
+                                               [](double) { return !Interrupted(); }));
+  absl::StatusOr<LiveResult> live;
+  {
+    ProgressLine line(stderr,
+                      absl::StrCat("replaying ", trace.name(), " at ", flags.connection.daemon));
+    live = ReplayLive(trace, flags.connection, {plan.shape, flags.speed},
+                      [&line](double share) { line.set_share(share); });
+  }
+  PAGODA_RETURN_IF_ERROR(live.status());
+  const double ratio = static_cast<double>(live->block_hits) / static_cast<double>(live->blocks);
+  PrintText(
+      flags.json,
+      absl::StrFormat("%s, a page a block: %d requests, %d blocks in %s\n"
+                      "  live        %.4f of the blocks hit (%d pages refused, %d fetches cut "
+                      "short, %s late at most)\n"
+                      "  simulated   %.4f with %s in %s of %s pages, %d blocks\n",
+                      trace.name(), live->requests, live->blocks, FormatSeconds(live->seconds),
+                      ratio, live->push_failures, live->fetch_failures,
+                      FormatSeconds(live->late_seconds_max), simulated.whole.prefix_hit_ratio(),
+                      plan.policies.front(), FormatBytes(static_cast<double>(bytes)),
+                      PrecisionName(plan.precisions.front()), capacity_blocks));
+  return WriteJson(flags.json, {{"trace", trace.name()},
+                                {"requests", live->requests},
+                                {"blocks", live->blocks},
+                                {"block_hits", live->block_hits},
+                                {"fetched_bytes", live->fetched_bytes},
+                                {"fetch_failures", live->fetch_failures},
+                                {"push_failures", live->push_failures},
+                                {"seconds", live->seconds},
+                                {"policy", plan.policies.front()},
+                                {"capacity_blocks", capacity_blocks},
+                                {"simulated_block_hits", simulated.whole.prefix_hits}});
 }
 
 absl::Status RunReplay(const ReplayFlags& flags) {
@@ -218,6 +272,8 @@ absl::Status RunReplay(const ReplayFlags& flags) {
 
 std::string CheckReplay(const ReplayFlags& flags) {
   if (flags.json.path == "-" && flags.plot == "-") return "--json - and --plot - are both stdout";
+  if (flags.live && flags.traces.size() != 1) return "--live takes one trace";
+  if (flags.live && !flags.plot.empty()) return "--live draws no --plot";
   const absl::Status status = MakePlan(flags).status();
   return std::string(status.message());
 }
@@ -275,12 +331,16 @@ void AddReplayCommand(CommandLine& commands) {
       "         pagoda replay conversation_trace.jsonl --policy all --share 0.02,0.05 --json -\n"
       "         pagoda replay conversation_trace.jsonl --raw16-tokens 3M --precision raw16,q8,q4\n"
       "           (the same bytes, which hold 3 million tokens in raw16, at each precision)\n"
-      "         pagoda replay agents.jsonl.gz --bytes 256GiB,1TiB --model llama-3-70b\n\n"
+      "         pagoda replay agents.jsonl.gz --bytes 256GiB,1TiB --model llama-3-70b\n"
+      "         pagoda replay conversation_trace.jsonl --live --speed 60 --model 2:2:64\n"
+      "           (a page for each block, pushed to and fetched from a daemon)\n\n"
       "JSON keys: model, page_tokens, page_bytes {raw16, q8, q4}, note,\n"
       "  rows[] {trace, policy, share, capacity_blocks, bytes, precision, requests, blocks,\n"
       "          block_hits, prefix_hits, token_hit_ratio,\n"
       "          first_half and second_half {requests, blocks, block_hits, prefix_hits,\n"
-      "                                      token_hit_ratio}}\n");
+      "                                      token_hit_ratio}}\n"
+      "  --live: trace, requests, blocks, block_hits, fetched_bytes, fetch_failures,\n"
+      "          push_failures, seconds, policy, capacity_blocks, simulated_block_hits\n");
   app->add_option("TRACE", flags->traces, "trace files")->type_name("FILE ...")->required();
   app->add_option("--policy", flags->policies, "policies, or all")
       ->type_name("P,...")
@@ -297,9 +357,16 @@ void AddReplayCommand(CommandLine& commands) {
       ->default_str("all");
   app->add_option("--plot", flags->plot, "draw hit rates against bytes into this SVG file")
       ->type_name("FILE");
+  app->add_flag("--live", flags->live,
+                "drive a daemon along the trace; beside it the first --policy in its largest tier");
+  app->add_option("--speed", flags->speed, "seconds of the trace in one second of --live")
+      ->type_name("X")
+      ->check(CLI::Range(0.001, 1e9))
+      ->capture_default_str();
+  AddConnectionFlags(*app, flags->connection);
   AddJsonFlag(*app, flags->json);
-  commands.Add(
-      {app, [flags] { return CheckReplay(*flags); }, [flags] { return RunReplay(*flags); }});
+  commands.Add({app, [flags] { return CheckReplay(*flags); },
+                [flags] { return flags->live ? RunLive(*flags) : RunReplay(*flags); }});
 }
 
 }  // namespace pagoda::cli
