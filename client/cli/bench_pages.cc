@@ -116,4 +116,13 @@ client::PushItem BenchPages::Item(const Chain& chain, const client::ScopeInfo& s
   return item;
 }
 
+bool BenchPages::IsItem(const client::FetchedPage& page, int64_t index) const {
+  const Payload& payload = *payloads_[static_cast<size_t>(index) % payloads_.size()];
+  if (page.header.segments.size() != payload.crc32c.size()) return false;
+  for (size_t i = 0; i < payload.crc32c.size(); ++i) {
+    if (page.header.segments[i].crc32c != payload.crc32c[i]) return false;
+  }
+  return true;
+}
+
 }  // namespace pagoda::cli

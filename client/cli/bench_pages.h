@@ -34,6 +34,8 @@ class BenchPages {
   Chain MakeChain(const PageKey& root, uint64_t seed) const;
   // Page `index` of `chain`, ready to be pushed.
   client::PushItem Item(const Chain& chain, const client::ScopeInfo& scope, int64_t index) const;
+  // Whether a raw16 page that the client has verified is the one that Item(..., index) pushed.
+  bool IsItem(const client::FetchedPage& page, int64_t index) const;
 
   int64_t page_count() const { return page_count_; }
   int64_t payload_bytes() const { return page_count_ * RawPayloadBytes(shape_); }

@@ -74,10 +74,8 @@ class LiveReplay {
     const size_t count = trace_.requests().size();
     for (size_t i = 0; i < count; ++i) {
       const replay::TraceRequest& request = trace_.requests()[i];
-      const double wait_seconds = start + request.seconds / options_.speed - Now();
-      if (wait_seconds > 0) SleepUnlessInterrupted(absl::Seconds(wait_seconds));
+      if (options_.speed > 0) WaitUntil(start + request.seconds / options_.speed);
       PAGODA_RETURN_IF_ERROR(CheckInterrupted());
-      result_.late_seconds_max = std::max(result_.late_seconds_max, -wait_seconds);
       PAGODA_RETURN_IF_ERROR(RunRequest(request));
       progress(static_cast<double>(i + 1) / static_cast<double>(count));
     }
@@ -87,6 +85,12 @@ class LiveReplay {
   }
 
  private:
+  void WaitUntil(double when) {
+    const double wait_seconds = when - Now();
+    if (wait_seconds > 0) SleepUnlessInterrupted(absl::Seconds(wait_seconds));
+    result_.late_seconds_max = std::max(result_.late_seconds_max, -wait_seconds);
+  }
+
   absl::Status RunRequest(const replay::TraceRequest& request) {
     ++result_.requests;
     result_.blocks += request.block_count;
@@ -103,13 +107,27 @@ class LiveReplay {
     if (!hit.pages.empty()) {
       result_.block_hits += static_cast<int64_t>(hit.pages.size());
       const absl::StatusOr<client::FetchResult> fetched = client_->Fetch(hit, chain.keys, {});
-      if (fetched.ok()) result_.fetched_bytes += fetched->bytes;
-      if (!fetched.ok() || !fetched->status.ok()) ++result_.fetch_failures;
       client_->Release(hit.lease);
+      if (!fetched.ok() || !fetched->status.ok()) ++result_.fetch_failures;
+      if (fetched.ok()) PAGODA_RETURN_IF_ERROR(Take(*fetched, chain));
     }
     const absl::Status pushed = PushRest(chain, hit.pages.size(), sequence);
     client_->CloseSequence(sequence);
     return pushed;
+  }
+
+  absl::Status Take(const client::FetchResult& fetched, const BenchPages::Chain& chain) {
+    for (size_t i = 0; i < fetched.pages.size(); ++i) {
+      const client::FetchedPage& page = fetched.pages[i];
+      if (PrecisionOf(page.header.planes) == Precision::kRaw16 &&
+          !pages_.IsItem(page, static_cast<int64_t>(i))) {
+        return absl::DataLossError(absl::StrFormat(
+            "page %s came back with other bytes than were pushed", chain.keys[i].hex()));
+      }
+    }
+    result_.fetched_pages += static_cast<int64_t>(fetched.pages.size());
+    result_.fetched_bytes += fetched.bytes;
+    return absl::OkStatus();
   }
 
   absl::Status PushRest(const BenchPages::Chain& chain, size_t begin,
@@ -179,13 +197,6 @@ absl::StatusOr<LiveResult> ReplayLive(const replay::Trace& trace,
   LiveReplay live(trace, options);
   PAGODA_RETURN_IF_ERROR(live.Connect(connection));
   return live.Run(progress);
-}
-
-absl::StatusOr<int64_t> LargestTierBytes(const ConnectionOptions& connection) {
-  PAGODA_ASSIGN_OR_RETURN(const v1::StatusResponse status, AdminConnection(connection).Status());
-  uint64_t bytes = 0;
-  for (const v1::TierStatus& tier : status.tiers()) bytes = std::max(bytes, tier.capacity_bytes());
-  return static_cast<int64_t>(bytes);
 }
 
 }  // namespace pagoda::cli

@@ -1,6 +1,7 @@
 // Drives a real daemon along a trace: each block becomes one page of a made-up model, each request
 // a sequence that looks up its pages, fetches those that are hits and pushes the rest. One request
-// at a time, at the times of the trace divided by a speed, or as fast as the daemon answers.
+// at a time, at the times of the trace divided by a speed, or as fast as the daemon answers. Every
+// fetched page is compared with what was pushed under its key.
 //
 // Threads    one
 // Errors     those of the connection, explained; CANCELLED when interrupted. INVALID_ARGUMENT: a
@@ -21,13 +22,14 @@ namespace pagoda::cli {
 
 struct LiveOptions {
   kernels::PageShape shape;
-  double speed = 10;  // the trace's seconds in one of ours
+  double speed = 0;  // the trace's seconds in one of ours; 0: as fast as the daemon answers
 };
 
 struct LiveResult {
   int64_t requests = 0;
   int64_t blocks = 0;
   int64_t block_hits = 0;  // a prefix of each request
+  int64_t fetched_pages = 0;
   int64_t fetched_bytes = 0;
   int64_t fetch_failures = 0;  // requests
   int64_t push_failures = 0;   // pages
@@ -39,8 +41,5 @@ absl::StatusOr<LiveResult> ReplayLive(const replay::Trace& trace,
                                       const ConnectionOptions& connection,
                                       const LiveOptions& options,
                                       const std::function<void(double share)>& progress);
-
-// Bytes of the tier that holds most.
-absl::StatusOr<int64_t> LargestTierBytes(const ConnectionOptions& connection);
 
 }  // namespace pagoda::cli

@@ -9,9 +9,10 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/commands.h"
 #include "client/cli/interrupt.h"
-#include "client/cli/live_replay.h"
 #include "client/cli/model_shape.h"
 #include "client/cli/progress_line.h"
+#include "client/cli/replay_live.h"
+#include "client/cli/replay_plan.h"
 #include "client/cli/replay_report.h"
 #include "client/cli/units.h"
 #include "storage/base/status_macros.h"
@@ -20,65 +21,6 @@
 
 namespace pagoda::cli {
 namespace {
-
-struct ReplayFlags {
-  JsonOptions json;
-  std::string plot;
-  std::vector<std::string> traces;
-  std::vector<std::string> policies = {"lru"};
-  std::vector<double> shares = {0.01, 0.02, 0.05, 0.1, 0.25, 0.5};
-  std::vector<std::string> bytes;
-  std::vector<std::string> raw16_tokens;
-  std::string model = "llama-3-8b";
-  int32_t page_tokens = 64;
-  std::vector<std::string> precisions = {"raw16"};
-  int64_t requests = INT64_MAX;
-  int64_t conversations = INT64_MAX;
-  bool live = false;
-  double speed = 10;
-  ConnectionOptions connection;
-};
-
-// What is replayed, once flags are understood.
-struct ReplayPlan {
-  std::vector<std::string> policies;
-  std::vector<double> shares;  // empty: budgets
-  std::vector<int64_t> budget_bytes;
-  kernels::PageShape shape;
-  std::vector<Precision> precisions;
-  replay::AgenticOptions agentic;
-};
-
-absl::StatusOr<ReplayPlan> MakePlan(const ReplayFlags& flags) {
-  ReplayPlan plan;
-  plan.agentic.conversation_max = flags.conversations;
-  PAGODA_ASSIGN_OR_RETURN(plan.shape, ParseModelShape(flags.model, flags.page_tokens));
-  for (const std::string& name : flags.precisions) {
-    PAGODA_ASSIGN_OR_RETURN(const Precision precision, ParsePrecision(name));
-    plan.precisions.push_back(precision);
-  }
-  for (const std::string& name : flags.policies) {
-    if (name == "all") {
-      plan.policies = replay::ReplayPolicyNames();
-      break;
-    }
-    PAGODA_RETURN_IF_ERROR(replay::CheckReplayPolicy(name));
-    plan.policies.push_back(name);
-  }
-  for (const std::string& text : flags.bytes) {
-    PAGODA_ASSIGN_OR_RETURN(const int64_t bytes, ParseAmount(text));
-    plan.budget_bytes.push_back(bytes);
-  }
-  for (const std::string& text : flags.raw16_tokens) {
-    PAGODA_ASSIGN_OR_RETURN(const int64_t tokens, ParseAmount(text));
-    if (tokens > INT64_MAX / RawTokenBytes(plan.shape)) {
-      return absl::InvalidArgumentError(absl::StrCat("--raw16-tokens ", text, " is too many"));
-    }
-    plan.budget_bytes.push_back(tokens * RawTokenBytes(plan.shape));
-  }
-  if (plan.budget_bytes.empty()) plan.shares = flags.shares;
-  return plan;
-}
 
 // Replays one trace at every capacity, precision and policy of a plan.
 class TraceReplay {
@@ -169,73 +111,16 @@ std::string NoteOf(const ReplayPlan& plan) {
   return "traces carry no attention mass: attention is lru here, and hybrid drops that term";
 }
 
-// The trace of a path, cut as the flags say.
-absl::StatusOr<replay::Trace> ReadFlagged(const std::string& path, const ReplayFlags& flags,
-                                          const ReplayPlan& plan) {
-  PAGODA_ASSIGN_OR_RETURN(replay::Trace trace, replay::ReadTrace(path, plan.agentic));
-  if (flags.requests >= static_cast<int64_t>(trace.requests().size())) return trace;
-  trace = trace.First(flags.requests);
-  if (trace.block_count() > 0) return trace;
-  return absl::InvalidArgumentError(absl::StrCat(path, ": its first ", flags.requests,
-                                                 " requests have no block; raise --requests"));
-}
-
 absl::StatusOr<std::vector<ReplayRow>> ReplayTraces(const ReplayFlags& flags,
                                                     const ReplayPlan& plan) {
   std::vector<ReplayRow> rows;
   for (const std::string& path : flags.traces) {
     std::optional<ProgressLine> line(std::in_place, stderr, absl::StrCat("reading ", path));
-    PAGODA_ASSIGN_OR_RETURN(const replay::Trace trace, ReadFlagged(path, flags, plan));
+    PAGODA_ASSIGN_OR_RETURN(const replay::Trace trace, ReadPlannedTrace(path, flags, plan));
     line.emplace(stderr, absl::StrCat("replaying ", trace.name()));
     PAGODA_RETURN_IF_ERROR(TraceReplay(plan, trace).Run(*line, rows));
   }
   return rows;
-}
-
-// Beside the live rate, what the first policy would have hit in the largest tier's bytes.
-absl::Status RunLive(const ReplayFlags& flags) {
-  PAGODA_RETURN_IF_ERROR(CheckJsonPath(flags.json));
-  PAGODA_ASSIGN_OR_RETURN(const ReplayPlan plan, MakePlan(flags));
-  CatchInterrupts();
-  PAGODA_ASSIGN_OR_RETURN(const replay::Trace trace,
-                          ReadFlagged(flags.traces.front(), flags, plan));
-  PAGODA_ASSIGN_OR_RETURN(const int64_t bytes, LargestTierBytes(flags.connection));
-  const int64_t page_bytes = StoredPageBytes(plan.shape, plan.precisions.front());
-  const int64_t capacity_blocks = std::max<int64_t>(1, bytes / page_bytes);
-  PAGODA_ASSIGN_OR_RETURN(const replay::ReplayResult simulated,
-                          replay::ReplayPolicy(trace, capacity_blocks, plan.policies.front(),
-                                               [](double) { return !Interrupted(); }));
-  absl::StatusOr<LiveResult> live;
-  {
-    ProgressLine line(stderr,
-                      absl::StrCat("replaying ", trace.name(), " at ", flags.connection.daemon));
-    live = ReplayLive(trace, flags.connection, {plan.shape, flags.speed},
-                      [&line](double share) { line.set_share(share); });
-  }
-  PAGODA_RETURN_IF_ERROR(live.status());
-  const double ratio = static_cast<double>(live->block_hits) / static_cast<double>(live->blocks);
-  PrintText(
-      flags.json,
-      absl::StrFormat("%s, a page a block: %d requests, %d blocks in %s\n"
-                      "  live        %.4f of the blocks hit (%d pages refused, %d fetches cut "
-                      "short, %s late at most)\n"
-                      "  simulated   %.4f with %s in %s of %s pages, %d blocks\n",
-                      trace.name(), live->requests, live->blocks, FormatSeconds(live->seconds),
-                      ratio, live->push_failures, live->fetch_failures,
-                      FormatSeconds(live->late_seconds_max), simulated.whole.prefix_hit_ratio(),
-                      plan.policies.front(), FormatBytes(static_cast<double>(bytes)),
-                      PrecisionName(plan.precisions.front()), capacity_blocks));
-  return WriteJson(flags.json, {{"trace", trace.name()},
-                                {"requests", live->requests},
-                                {"blocks", live->blocks},
-                                {"block_hits", live->block_hits},
-                                {"fetched_bytes", live->fetched_bytes},
-                                {"fetch_failures", live->fetch_failures},
-                                {"push_failures", live->push_failures},
-                                {"seconds", live->seconds},
-                                {"policy", plan.policies.front()},
-                                {"capacity_blocks", capacity_blocks},
-                                {"simulated_block_hits", simulated.whole.prefix_hits}});
 }
 
 absl::Status RunReplay(const ReplayFlags& flags) {
@@ -272,14 +157,13 @@ absl::Status RunReplay(const ReplayFlags& flags) {
 
 std::string CheckReplay(const ReplayFlags& flags) {
   if (flags.json.path == "-" && flags.plot == "-") return "--json - and --plot - are both stdout";
-  if (flags.live && flags.traces.size() != 1) return "--live takes one trace";
-  if (flags.live && !flags.plot.empty()) return "--live draws no --plot";
   const absl::Status status = MakePlan(flags).status();
-  return std::string(status.message());
+  if (!status.ok()) return std::string(status.message());
+  return flags.live ? CheckReplayLive(flags) : "";
 }
 
 void AddSizeFlags(CLI::App& app, ReplayFlags& flags) {
-  CLI::Option* const share =
+  CLI::Option* const share = flags.share_flag =
       app.add_option("--share", flags.shares, "capacities, as shares of the trace's blocks")
           ->type_name("S,...")
           ->delimiter(',')
@@ -332,15 +216,16 @@ void AddReplayCommand(CommandLine& commands) {
       "         pagoda replay conversation_trace.jsonl --raw16-tokens 3M --precision raw16,q8,q4\n"
       "           (the same bytes, which hold 3 million tokens in raw16, at each precision)\n"
       "         pagoda replay agents.jsonl.gz --bytes 256GiB,1TiB --model llama-3-70b\n"
-      "         pagoda replay conversation_trace.jsonl --live --speed 60 --model 2:2:64\n"
+      "         pagoda replay conversation_trace.jsonl --live --share 0.05 --model 1:2:64\n"
       "           (a page for each block, pushed to and fetched from a daemon)\n\n"
       "JSON keys: model, page_tokens, page_bytes {raw16, q8, q4}, note,\n"
       "  rows[] {trace, policy, share, capacity_blocks, bytes, precision, requests, blocks,\n"
       "          block_hits, prefix_hits, token_hit_ratio,\n"
       "          first_half and second_half {requests, blocks, block_hits, prefix_hits,\n"
       "                                      token_hit_ratio}}\n"
-      "  --live: trace, requests, blocks, block_hits, fetched_bytes, fetch_failures,\n"
-      "          push_failures, seconds, policy, capacity_blocks, simulated_block_hits\n");
+      "  --live: trace, daemon, policy, precision, capacity_blocks, bytes, requests, blocks,\n"
+      "          prefix_hits, simulated_prefix_hits, fetched_pages, fetched_bytes,\n"
+      "          fetch_failures, push_failures, seconds, late_seconds_max\n");
   app->add_option("TRACE", flags->traces, "trace files")->type_name("FILE ...")->required();
   app->add_option("--policy", flags->policies, "policies, or all")
       ->type_name("P,...")
@@ -358,15 +243,18 @@ void AddReplayCommand(CommandLine& commands) {
   app->add_option("--plot", flags->plot, "draw hit rates against bytes into this SVG file")
       ->type_name("FILE");
   app->add_flag("--live", flags->live,
-                "drive a daemon along the trace; beside it the first --policy in its largest tier");
-  app->add_option("--speed", flags->speed, "seconds of the trace in one second of --live")
+                "drive a daemon along the trace, one of its own or that of --daemon, and compare "
+                "its hits with the simulation");
+  app->add_option("--speed", flags->speed,
+                  "seconds of the trace in one second of --live; 0: as fast as the daemon answers")
       ->type_name("X")
-      ->check(CLI::Range(0.001, 1e9))
+      ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
   AddConnectionFlags(*app, flags->connection);
+  flags->daemon_flag = app->get_option("--daemon");
   AddJsonFlag(*app, flags->json);
   commands.Add({app, [flags] { return CheckReplay(*flags); },
-                [flags] { return flags->live ? RunLive(*flags) : RunReplay(*flags); }});
+                [flags] { return flags->live ? RunReplayLive(*flags) : RunReplay(*flags); }});
 }
 
 }  // namespace pagoda::cli

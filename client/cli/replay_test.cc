@@ -91,6 +91,29 @@ TEST(ReplayTest, AllPoliciesAndThePicture) {
   EXPECT_THAT(first_line, HasSubstr("<svg"));
 }
 
+// Without eviction the daemon and the simulation agree exactly; with it, its marks and chunks make
+// a small difference.
+TEST(ReplayTest, ALiveDaemonHitsWhatTheSimulationSays) {
+  const auto live = [](const char* share, const char* precision) {
+    const ProgramResult result = Replay({kTrace, "--live", "--share", share, "--model", "4:2:64",
+                                         "--precision", precision, "--json", "-"});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    return Json::parse(result.output);
+  };
+  for (const char* const precision : {"raw16", "q4"}) {
+    const Json whole = live("1", precision);
+    EXPECT_GT(whole["prefix_hits"], 0);
+    EXPECT_EQ(whole["prefix_hits"], whole["simulated_prefix_hits"]) << precision;
+    EXPECT_EQ(whole["fetched_pages"], whole["prefix_hits"]);
+    EXPECT_EQ(whole["push_failures"], 0);
+    EXPECT_EQ(whole["daemon"], "in-process");
+  }
+  const Json tenth = live("0.1", "raw16");
+  const double simulated = tenth["simulated_prefix_hits"];
+  EXPECT_NEAR(tenth["prefix_hits"].get<double>(), simulated, 0.15 * simulated);
+  EXPECT_LT(tenth["prefix_hits"], live("1", "raw16")["prefix_hits"]);
+}
+
 TEST(ReplayTest, MistakesNameCauseAndRemedy) {
   const auto expect = [](const ProgramResult& result, int exit_code, const std::string& cause,
                          const std::string& remedy) {
@@ -109,6 +132,16 @@ TEST(ReplayTest, MistakesNameCauseAndRemedy) {
   expect(Replay({kTrace, "--bytes", "1000"}), 1, "1000 bytes hold no block", "more bytes");
   expect(Replay({"tests/golden/absent.jsonl"}), 1, "absent.jsonl", "No such file");
   expect(Replay({"tests/golden/README.md"}), 1, "README.md, line 1", "# block_tokens=64");
+  expect(Replay({kTrace, "--live"}), 2, "needs a capacity", "--share S");
+  expect(Replay({kTrace, "--live", "--share", "0.1,0.2"}), 2, "one capacity", "--help");
+  expect(Replay({kTrace, "--live", "--share", "1", "--policy", "lru,lfu"}), 2, "one --policy",
+         "--help");
+  expect(Replay({kTrace, "--live", "--share", "1", "--policy", "belady"}), 2, "no policy belady",
+         "s3fifo");
+  expect(Replay({kTrace, "--live", "--share", "1", "--model", "200:64:256"}), 1,
+         "of memory are free", "smaller --model");
+  expect(Replay({kTrace, "--live", "--daemon", "127.0.0.1:1", "--timeout", "1"}), 1, "127.0.0.1:1",
+         "pagodad");
   expect(Replay({kTrace, "--plot", "/nowhere/a.svg"}), 1, "/nowhere/a.svg", "No such file");
 }
 

@@ -18,7 +18,8 @@ absl::StatusOr<std::unique_ptr<SelfDaemon>> SelfDaemon::Start(const SelfDaemonOp
   server.log_level = "error";
   server.host.capacity_bytes = options.host_bytes;
   server.ssd.enabled = options.ssd;
-  server.ladder.standard = Precision::kRaw16;
+  server.ladder.standard = options.ladder;
+  server.policies = options.policies;
   PAGODA_ASSIGN_OR_RETURN(self->server_, Server::Start(server));
   return self;
 }

@@ -10,6 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/temp_folder.h"
+#include "storage/base/precision.h"
+#include "storage/store_policies.h"
 
 namespace pagoda {
 class Server;
@@ -23,6 +25,8 @@ struct SelfDaemonOptions {
   SocketKind socket = SocketKind::kUnix;
   int64_t host_bytes = int64_t{1} << 30;
   bool ssd = false;
+  Precision ladder = Precision::kRaw16;
+  StorePolicies policies;
 };
 
 class SelfDaemon {
