@@ -1,6 +1,7 @@
 // pagodad: reads flags and the configuration file, starts a Server, stops it on SIGTERM or SIGINT.
 //
-// Exit codes  0 stopped cleanly   1 cannot start, or stopped by a second signal   2 usage
+// Exit codes  0 stopped cleanly   1 cannot start, stopped by a second signal, or the stop hung
+//             2 usage
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -10,8 +11,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "cache-server/byte_size.h"
 #include "cache-server/config_file.h"
 #include "cache-server/server.h"
@@ -22,6 +26,9 @@
 
 namespace pagoda {
 namespace {
+
+// Beyond --stop-seconds, for threads that end by themselves.
+constexpr absl::Duration kStopGrace = absl::Seconds(10);
 
 constexpr char kFooter[] = R"(Examples:
   pagodad --data-dir /var/lib/pagoda
@@ -158,6 +165,16 @@ void AwaitSignal(const sigset_t& signals) {
   ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
+// A thread that hangs in the disk would hold up the end for ever.
+void EndAnywayAfter(absl::Duration patience) {
+  std::thread([patience] {
+    absl::SleepFor(patience);
+    LogError("stop_overdue", {{"after", absl::FormatDuration(patience)},
+                              {"effect", "ending without it; pages in memory only are gone"}});
+    ::_exit(1);
+  }).detach();
+}
+
 int Run(const Flags& flags) {
   ServerOptions options;
   if (!flags.config.empty()) {
@@ -194,6 +211,7 @@ int Run(const Flags& flags) {
               (*server)->metrics_address().c_str());
   std::fflush(stdout);
   AwaitSignal(signals);
+  EndAnywayAfter(absl::Seconds(flags.stop_seconds) + kStopGrace);
   // Lost pages are a miss, not a failure: already logged.
   (void)(*server)->Shutdown(absl::Seconds(flags.stop_seconds));
   LogInfo("stopped");

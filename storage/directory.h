@@ -149,8 +149,6 @@ class Directory {
   // their last use, each as often as it was lately; reports of attention begin anew.
   void SetHostPolicy(std::unique_ptr<policy::EvictionPolicy> policy);
   void SetSsdPolicy(std::unique_ptr<policy::EvictionPolicy> policy);
-  // All entries that match, and all that follow one of them; leaves first.
-  std::vector<EntryId> Subtrees(absl::FunctionRef<bool(EntryId)> matches) const;
   // Entries whose chain to the root is broken; leaves first.
   std::vector<EntryId> Unreachable() const;
   // Counts everything again. INTERNAL: a sum is wrong; it names the largest ones.
@@ -212,7 +210,6 @@ class Directory {
   void Count(Tier tier, EntryId id, const CopyInfo& copy, int sign);
   void ApplyLock(EntryId id);
   void Refill(policy::EvictionPolicy& policy, const policy::EvictionPolicy& old) const;
-  std::vector<EntryId> Marked(absl::FunctionRef<bool(EntryId)> marks) const;
 
   BlockVector<DirectoryEntry> slots_;  // slot 0 is kNoEntry
   std::vector<EntryId> free_slots_;

@@ -9,6 +9,7 @@
 
 #include "storage/base/testing/status_matchers.h"
 #include "storage/policy/lru_policy.h"
+#include "storage/subtree_walk.h"
 #include "storage/testing/test_pages.h"
 
 namespace pagoda {
@@ -121,8 +122,31 @@ TEST_F(DirectoryTest, SubtreesComeLeavesFirst) {
   std::vector<EntryId> ids;
   for (const TestPage& page : chain) ids.push_back(AddHost(page));
   AddHost(chain[0].Child(99));
-  const std::vector<EntryId> found = directory_.Subtrees([&](EntryId id) { return id == ids[2]; });
+  SubtreeWalk walk;
+  for (EntryId at = 1; at < directory_.slot_count(); at += 2) {
+    walk.Scan(directory_, at, at + 2, [&](EntryId id) { return id == ids[2]; });
+  }
+  std::vector<EntryId> found;
+  for (const SubtreeWalk::Found& one : walk.Take()) found.push_back(one.id);
   EXPECT_EQ(found, std::vector<EntryId>({ids[4], ids[3], ids[2]}));
+}
+
+// A slot that is used again between two slices is not judged by what was there before.
+TEST_F(DirectoryTest, AWalkInSlicesSeesWhatASlotHoldsNow) {
+  const TestPage root = TestRoot(1);
+  const EntryId first = AddHost(root);
+  SubtreeWalk walk;
+  walk.Scan(directory_, 1, first + 1, [&](EntryId id) { return id == first; });
+  directory_.DropHost(first);
+  const TestPage other = TestRoot(2);
+  ASSERT_EQ(AddHost(other), first);
+  const EntryId child = AddHost(other.Child(3));
+  walk.Scan(directory_, first + 1, directory_.slot_count(), [](EntryId) { return false; });
+  const std::vector<SubtreeWalk::Found> found = walk.Take();
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].id, first);
+  EXPECT_NE(found[0].incarnation, directory_.at(first).incarnation);
+  EXPECT_TRUE(directory_.at(child).alive());
 }
 
 TEST_F(DirectoryTest, LocksFollowThePageThroughTheTiers) {

@@ -3,42 +3,16 @@
 
 #include "absl/strings/str_format.h"
 #include "storage/directory.h"
+#include "storage/subtree_walk.h"
 
 namespace pagoda {
 
-std::vector<EntryId> Directory::Marked(absl::FunctionRef<bool(EntryId)> marks) const {
-  // A verdict is inherited from the parent. 0: not judged yet.
-  constexpr uint8_t kNo = 1;
-  constexpr uint8_t kYes = 2;
-  std::vector<uint8_t> verdicts(slots_.size(), 0);
-  std::vector<uint32_t> depths(slots_.size(), 0);
-  std::vector<EntryId> path;
-  std::vector<EntryId> marked;
-  for (EntryId start = 1; start < slot_count(); ++start) {
-    if (!slots_[start].alive()) continue;
-    EntryId id = start;
-    for (; id != kNoEntry && verdicts[id] == 0; id = slots_[id].parent) path.push_back(id);
-    uint8_t inherited = id == kNoEntry ? kNo : verdicts[id];
-    uint32_t depth = id == kNoEntry ? 0 : depths[id] + 1;
-    for (; !path.empty(); path.pop_back()) {
-      const EntryId at = path.back();
-      if (inherited == kNo && marks(at)) inherited = kYes;
-      verdicts[at] = inherited;
-      depths[at] = depth++;
-      if (inherited == kYes && slots_[at].alive()) marked.push_back(at);
-    }
-  }
-  std::stable_sort(marked.begin(), marked.end(),
-                   [&](EntryId a, EntryId b) { return depths[a] > depths[b]; });
-  return marked;
-}
-
-std::vector<EntryId> Directory::Subtrees(absl::FunctionRef<bool(EntryId)> matches) const {
-  return Marked([&](EntryId id) { return slots_[id].alive() && matches(id); });
-}
-
 std::vector<EntryId> Directory::Unreachable() const {
-  return Marked([&](EntryId id) { return !slots_[id].alive(); });
+  SubtreeWalk walk;
+  walk.Scan(*this, 1, slot_count(), [this](EntryId id) { return !slots_[id].alive(); });
+  std::vector<EntryId> ids;
+  for (const SubtreeWalk::Found& found : walk.Take()) ids.push_back(found.id);
+  return ids;
 }
 
 PageInfo Directory::InfoOf(EntryId id, absl::Duration now) const {

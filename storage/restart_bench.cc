@@ -5,12 +5,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "storage/base/check.h"
 #include "storage/ssd_index.h"
@@ -65,6 +68,39 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+// All pages are one tenant's. Who looks up others meanwhile should not notice.
+void DeleteTenant(TieredStore& store) {
+  std::atomic<bool> done{false};
+  double longest = 0;
+  std::thread reader([&] {
+    const TestPage stranger = TestRoot(0xFFFFFFFF);
+    const RecordKey key = stranger.record();
+    while (!done) {
+      const auto begin = std::chrono::steady_clock::now();
+      LookupQuery query;
+      query.scope = stranger.scope();
+      query.keys = absl::MakeConstSpan(&key, 1);
+      PAGODA_CHECK(store.LookupPrefix(query).ok());
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+      longest = std::max(longest, took.count());
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  PageFilter filter;
+  filter.scope = TestRoot(0).scope();
+  const EvictResult evicted = store.Evict(filter);
+  const std::chrono::duration<double> gone = std::chrono::steady_clock::now() - begin;
+  PAGODA_CHECK(store.Flush().ok());
+  const std::chrono::duration<double> flushed = std::chrono::steady_clock::now() - begin;
+  done = true;
+  reader.join();
+  std::printf(
+      "tenant deleted: %lld pages gone in %.2f s, from the disk in %.2f s, longest lookup "
+      "of another meanwhile %.1f ms\n",
+      static_cast<long long>(evicted.page_count), gone.count(), flushed.count(), longest * 1e3);
+}
+
 int Run(int64_t pages) {
   const TempFolder temporary;
   const char* folder = std::getenv("PAGODA_BENCH_DIR");
@@ -90,6 +126,7 @@ int Run(int64_t pages) {
   std::printf("pages %lld: restart %.2f s, %.2f CPU s, resident %.0f MB (%.0f MB before)\n",
               static_cast<long long>(pages), took.count(), cpu, ResidentBytes() / 1e6,
               before / 1e6);
+  DeleteTenant(**store);
   store->reset();
   std::filesystem::remove_all(path);
   return 0;

@@ -28,9 +28,9 @@ absl::StatusOr<std::string> SetSsdIndexAside(const std::string& path) {
     if (!error) fs::rename(file, kept / file.filename(), error);
   }
   if (error) {
-    return absl::UnavailableError(absl::StrFormat(
-        "ssd: cannot set the damaged index of %s aside: %s; empty the folder", path,
-        error.message()));
+    return absl::UnavailableError(
+        absl::StrFormat("ssd: cannot set the damaged index of %s aside: %s; empty the folder", path,
+                        error.message()));
   }
   return kept.string();
 }

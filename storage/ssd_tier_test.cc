@@ -286,9 +286,12 @@ TEST_F(SsdTierTest, ADamagedIndexIsSetAsideAndTheTierStartsEmpty) {
     stream.seekp(20).write(&byte, 1);
   };
   const std::function<void()> damages[] = {
-      [&] { damage("MANIFEST", "", cut); },     [&] { damage("MANIFEST", "", flip); },
-      [&] { damage("MANIFEST", "", remove); },  [&] { damage("CURRENT", "", cut); },
-      [&] { damage("", ".sst", cut); },         [&] { damage("", ".sst", flip); },
+      [&] { damage("MANIFEST", "", cut); },
+      [&] { damage("MANIFEST", "", flip); },
+      [&] { damage("MANIFEST", "", remove); },
+      [&] { damage("CURRENT", "", cut); },
+      [&] { damage("", ".sst", cut); },
+      [&] { damage("", ".sst", flip); },
       [&] { damage("", ".sst", remove); },
       [&] {
         RawSsd raw(options_.path);

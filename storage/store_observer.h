@@ -59,7 +59,7 @@ constexpr absl::string_view CommitOutcomeName(CommitOutcome outcome) {
   return kNames[static_cast<int>(outcome)];
 }
 constexpr absl::string_view IntegrityKindName(IntegrityKind kind) {
-  constexpr absl::string_view kNames[] = {"header",  "segment",    "record",  "missing",
+  constexpr absl::string_view kNames[] = {"header",  "segment",    "record",   "missing",
                                           "content", "unreadable", "unsynced", "index"};
   return kNames[static_cast<int>(kind)];
 }

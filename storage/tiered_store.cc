@@ -13,6 +13,8 @@
 namespace pagoda {
 namespace {
 
+constexpr absl::Duration kFlushTimeout = absl::Minutes(2);
+
 StoreObserver* NoObserver() {
   static StoreObserver* observer = new StoreObserver;
   return observer;
@@ -139,6 +141,7 @@ void TieredStore::Finish(Aftermath& after) {
   }
 #endif
   after.pages.clear();
+  if (!after.ssd_deletions.empty()) QueueDeletions(std::exchange(after.ssd_deletions, {}));
   for (const auto& event : after.events) event(*observer_);
   after.events.clear();
 }
@@ -146,7 +149,12 @@ void TieredStore::Finish(Aftermath& after) {
 absl::Status TieredStore::Flush() {
   if (ssd_ == nullptr) return absl::OkStatus();
   // Twice, because a write that ends may queue the page's next encoding behind the first mark.
-  for (int i = 0; i < 2; ++i) writer_->WaitForEarlier();
+  for (int i = 0; i < 2; ++i) {
+    if (!writer_->WaitForEarlier(kFlushTimeout) || !AwaitDeletions(kFlushTimeout)) {
+      return absl::UnavailableError(absl::StrCat("ssd: changes still wait for the disk after ",
+                                                 absl::FormatDuration(kFlushTimeout)));
+    }
+  }
   return ssd_->Flush();
 }
 

@@ -47,6 +47,7 @@
 #include "storage/ssd_tier.h"
 #include "storage/store_observer.h"
 #include "storage/store_stats.h"
+#include "storage/subtree_walk.h"
 #include "storage/tiered_store_options.h"
 #include "storage/work_queue.h"
 
@@ -223,7 +224,8 @@ class TieredStore {
   // INTERNAL says what differs. Cost: O(slabs + entries) under the lock.
   absl::Status CheckAccounting() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits until everything queued for SSD is written and flushed to the disk. Blocks.
+  // Waits until everything queued for SSD is written and flushed to the disk. UNAVAILABLE when the
+  // disk does not take it within minutes.
   absl::Status Flush() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Refuses new work, ends the leases, writes what is only in host memory to SSD until the deadline
@@ -240,6 +242,7 @@ class TieredStore {
   struct Aftermath {
     std::vector<HostPagePtr> pages;
     std::vector<std::function<void(StoreObserver&)>> events;
+    std::vector<RecordKey> ssd_deletions;
     int64_t freed_bytes = 0;
   };
   struct Source;  // what a load needs to know of its page
@@ -359,9 +362,19 @@ class TieredStore {
   void DropEntry(EntryId id, EvictionReason reason, Aftermath& after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetDemotion(EntryId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  EvictResult DropAll(absl::Span<const EntryId> ids, const PageFilter& filter, Aftermath& after)
+  // The lock is let go of again and again: nobody waits for a large tenant's end.
+  EvictResult EvictSubtrees(absl::FunctionRef<bool(EntryId)> marks, const PageFilter& filter)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  EvictResult DropInSlices(absl::Span<const SubtreeWalk::Found> found, const PageFilter& filter)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  bool DropOne(const SubtreeWalk::Found& page, const PageFilter& filter, EvictResult& result,
+               Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DeleteOnSsdLater(const RecordKey& key, Aftermath& after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DeleteOnSsdLater(const RecordKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void QueueDeletions(const std::vector<RecordKey>& keys) ABSL_LOCKS_EXCLUDED(mutex_);
+  void DeleteSome() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetDeletions() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool AwaitDeletions(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   void CountIntegrity(TierKind tier, IntegrityKind kind, Aftermath& after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -398,6 +411,10 @@ class TieredStore {
   // Pages that leave host memory once they are written, and how many bytes that will free.
   absl::flat_hash_map<EntryId, int64_t> demoting_ ABSL_GUARDED_BY(mutex_);
   int64_t demoting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<RecordKey> deletions_ ABSL_GUARDED_BY(mutex_);  // of records, to be done
+  bool deleting_ ABSL_GUARDED_BY(mutex_) = false;            // a job for them is queued or runs
+  int64_t deletions_asked_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t deletions_done_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t ssd_changes_ ABSL_GUARDED_BY(mutex_) = 0;     // on their way to the SSD
   bool ssd_refused_ ABSL_GUARDED_BY(mutex_) = false;    // a change failed: what is there is unknown
   int64_t pressure_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // asked by Stage in vain

@@ -1,10 +1,19 @@
 // TieredStore: making room, and dropping pages on request.
 #include <algorithm>
+#include <utility>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/time/clock.h"
 #include "storage/base/check.h"
 #include "storage/tiered_store.h"
 
 namespace pagoda {
+namespace {
+
+// Between two slices of a long walk: who takes a Mutex again at once overtakes those that wait.
+void LetOthersIn() { absl::SleepFor(absl::Microseconds(50)); }
+
+}  // namespace
 
 // ---- Single drops -------------------------------------------------------------------------------
 
@@ -22,7 +31,7 @@ void TieredStore::DropHost(EntryId id, EvictionReason reason, Aftermath& after) 
   ForgetDemotion(id);
   prefetch_.OnLeft(PageIdOf(id), entry.on_ssd(), clock_.Monotonic());
   // A write that is on its way to SSD would leave a page there that nobody knows of.
-  if (!entry.on_ssd() && entry.queued) DeleteOnSsdLater(entry.record);
+  if (!entry.on_ssd() && entry.queued) DeleteOnSsdLater(entry.record, after);
   after.pages.push_back(directory_.DropHost(id));
   after.freed_bytes += bytes;
   ++counters_.evictions[static_cast<int>(TierKind::kHost)][static_cast<int>(reason)]
@@ -46,22 +55,69 @@ void TieredStore::DropSsd(EntryId id, EvictionReason reason, Aftermath& after) {
 void TieredStore::DropEntry(EntryId id, EvictionReason reason, Aftermath& after) {
   const DirectoryEntry& entry = directory_.at(id);
   if (entry.on_ssd()) {
-    DeleteOnSsdLater(entry.record);
+    DeleteOnSsdLater(entry.record, after);
     DropSsd(id, reason, after);  // the entry goes with it unless a host copy is left
   }
   if (entry.host != nullptr) DropHost(id, reason, after);
 }
 
-void TieredStore::DeleteOnSsdLater(const RecordKey& key) {
-  // Behind every write of this key that is queued. Not refused: a deletion holds no page.
+void TieredStore::DeleteOnSsdLater(const RecordKey& key, Aftermath& after) {
   ++ssd_changes_;
-  writer_->PushAlways([this, key] {
+  after.ssd_deletions.push_back(key);
+}
+
+void TieredStore::QueueDeletions(const std::vector<RecordKey>& keys) {
+  {
+    absl::MutexLock lock(&mutex_);
+    deletions_.insert(deletions_.end(), keys.begin(), keys.end());
+    deletions_asked_ += static_cast<int64_t>(keys.size());
+    if (std::exchange(deleting_, true)) return;
+  }
+  // Behind every write of these keys that is queued. Not refused: a deletion holds no page.
+  if (!writer_->PushAlways([this] { DeleteSome(); })) ForgetDeletions();
+}
+
+// A few at a time, so that writes do not wait for the end of a large tenant.
+void TieredStore::DeleteSome() {
+  constexpr int kKeys = 64;
+  for (int i = 0; i < kKeys; ++i) {
+    RecordKey key;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (deletions_.empty()) {
+        deleting_ = false;
+        return;
+      }
+      key = deletions_.front();
+      deletions_.pop_front();
+    }
     const absl::Status status = DeleteOnSsd(key);
     absl::MutexLock lock(&mutex_);
     --ssd_changes_;
+    ++deletions_done_;
     ssd_refused_ |= !status.ok();
     if (!status.ok()) ++counters_.ssd_write_errors;
-  });
+  }
+  if (!writer_->PushAlways([this] { DeleteSome(); })) ForgetDeletions();
+}
+
+// The queue has stopped: the store is closing.
+void TieredStore::ForgetDeletions() {
+  absl::MutexLock lock(&mutex_);
+  deletions_done_ += static_cast<int64_t>(deletions_.size());
+  ssd_refused_ = true;
+  deletions_.clear();
+  deleting_ = false;
+}
+
+bool TieredStore::AwaitDeletions(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  const int64_t asked = deletions_asked_;
+  const auto done = [&] {
+    mutex_.AssertHeld();
+    return deletions_done_ >= asked;
+  };
+  return mutex_.AwaitWithTimeout(absl::Condition(&done), timeout);
 }
 
 void TieredStore::CountIntegrity(TierKind tier, IntegrityKind kind, Aftermath& after) {
@@ -209,7 +265,7 @@ absl::Status TieredStore::Quarantine(const RecordKey& key, const ScopeId& scope)
   directory_.SetQuarantined(id, true);
   // A restart forgets the mark, so it must not find the page.
   const DirectoryEntry& entry = directory_.at(id);
-  if (entry.on_ssd() || entry.queued) DeleteOnSsdLater(entry.record);
+  if (entry.on_ssd() || entry.queued) DeleteOnSsdLater(entry.record, after);
   if (entry.on_ssd()) DropSsd(id, EvictionReason::kIntegrity, after);
   lock.Release();
   Finish(after);
@@ -217,68 +273,112 @@ absl::Status TieredStore::Quarantine(const RecordKey& key, const ScopeId& scope)
 }
 
 absl::StatusOr<EvictResult> TieredStore::Remove(const RecordKey& key, const ScopeId& scope) {
-  Aftermath after;
-  EvictResult result;
+  SubtreeWalk::Found page;
   {
     absl::MutexLock lock(&mutex_);
-    const EntryId id = directory_.Find(key, scope);
-    if (id == kNoEntry) return absl::NotFoundError("page: not stored");
+    page.id = directory_.Find(key, scope);
+    if (page.id == kNoEntry) return absl::NotFoundError("page: not stored");
+    page.incarnation = directory_.at(page.id).incarnation;
     // A leaf, the common case, needs no walk over the directory.
-    std::vector<EntryId> ids = {id};
-    if (directory_.at(id).child_count > 0) {
-      ids = directory_.Subtrees([id](EntryId other) { return other == id; });
-    }
-    result = DropAll(ids, PageFilter{}, after);
+    if (directory_.at(page.id).child_count > 0) page.depth = 1;
   }
-  Finish(after);
-  return result;
+  if (page.depth == 0) return DropInSlices({page}, PageFilter{});
+  return EvictSubtrees(
+      [&](EntryId id) {
+        mutex_.AssertHeld();
+        return id == page.id && directory_.at(id).incarnation == page.incarnation;
+      },
+      PageFilter{});
 }
 
 EvictResult TieredStore::Evict(const PageFilter& filter) {
-  Aftermath after;
+  return EvictSubtrees(
+      [&](EntryId id) {
+        mutex_.AssertHeld();
+        return directory_.at(id).alive() &&
+               filter.Matches(directory_.InfoOf(id, clock_.Monotonic()));
+      },
+      filter);
+}
+
+EvictResult TieredStore::EvictSubtrees(absl::FunctionRef<bool(EntryId)> marks,
+                                       const PageFilter& filter) {
+  constexpr EntryId kSliceSlots = 1024;
+  SubtreeWalk walk;
+  for (EntryId begin = 1;; begin += kSliceSlots) {
+    if (begin > 1) LetOthersIn();
+    absl::MutexLock lock(&mutex_);
+    if (begin >= directory_.slot_count()) break;
+    walk.Scan(directory_, begin, begin + kSliceSlots, marks);
+  }
+  return DropInSlices(walk.Take(), filter);
+}
+
+EvictResult TieredStore::DropInSlices(absl::Span<const SubtreeWalk::Found> found,
+                                      const PageFilter& filter) {
+  constexpr size_t kSlicePages = 256;
   EvictResult result;
+  std::vector<SubtreeWalk::Found> followed;
+  const auto drop = [&](absl::Span<const SubtreeWalk::Found> some) {
+    mutex_.AssertHeld();
+    Aftermath after;
+    for (const SubtreeWalk::Found& page : some) {
+      if (!DropOne(page, filter, result, after)) followed.push_back(page);
+    }
+    return after;
+  };
+  for (size_t i = 0; i < found.size(); i += kSlicePages) {
+    if (i > 0) LetOthersIn();
+    Aftermath after;
+    {
+      absl::MutexLock lock(&mutex_);
+      after = drop(found.subspan(i, kSlicePages));
+    }
+    Finish(after);
+  }
+  if (followed.empty() || filter.keep_locked) return result;
+  // Pages came behind these meanwhile: they go too, without another gap.
+  absl::flat_hash_set<EntryId> roots;
+  for (const SubtreeWalk::Found& page : std::exchange(followed, {})) roots.insert(page.id);
+  Aftermath after;
   {
     absl::MutexLock lock(&mutex_);
-    const absl::Duration now = clock_.Monotonic();
-    const std::vector<EntryId> ids = directory_.Subtrees([&](EntryId id) {
-      mutex_.AssertHeld();
-      return filter.Matches(directory_.InfoOf(id, now));
-    });
-    result = DropAll(ids, filter, after);
+    SubtreeWalk walk;
+    walk.Scan(directory_, 1, directory_.slot_count(),
+              [&](EntryId id) { return roots.contains(id); });
+    after = drop(walk.Take());
   }
   Finish(after);
   return result;
 }
 
-EvictResult TieredStore::DropAll(absl::Span<const EntryId> ids, const PageFilter& filter,
-                                 Aftermath& after) {
-  EvictResult result;
-  for (const EntryId id : ids) {  // leaves first
-    const DirectoryEntry& entry = directory_.at(id);
-    const bool host = entry.host != nullptr && filter.tier != TierKind::kSsd;
-    const bool ssd = entry.on_ssd() && filter.tier != TierKind::kHost;
-    if (!host && !ssd) continue;
-    if (filter.keep_locked) {
-      // What stays keeps its ancestors.
-      const bool followed = (host && directory_.host_policy().child_count(id) > 0) ||
-                            (ssd && directory_.ssd_policy().child_count(id) > 0);
-      if (entry.locked() || followed) continue;
-    }
-    const int64_t host_bytes = host ? entry.host->bytes() : 0;
-    const int64_t ssd_bytes = ssd ? entry.ssd_bytes() : 0;
-    if (host && ssd) {
-      DropEntry(id, EvictionReason::kRequest, after);
-    } else if (host) {
-      DropHost(id, EvictionReason::kRequest, after);
-    } else {
-      DeleteOnSsdLater(entry.record);
-      DropSsd(id, EvictionReason::kRequest, after);
-    }
-    ++result.page_count;
-    result.host_bytes += host_bytes;
-    result.ssd_bytes += ssd_bytes;
+// False when pages that follow it are in its way.
+bool TieredStore::DropOne(const SubtreeWalk::Found& page, const PageFilter& filter,
+                          EvictResult& result, Aftermath& after) {
+  const DirectoryEntry& entry = directory_.at(page.id);
+  if (!entry.alive() || entry.incarnation != page.incarnation) return true;
+  const bool host = entry.host != nullptr && filter.tier != TierKind::kSsd;
+  const bool ssd = entry.on_ssd() && filter.tier != TierKind::kHost;
+  if (!host && !ssd) return true;
+  if (filter.keep_locked && entry.locked()) return true;
+  const bool last_copies = (host || entry.host == nullptr) && (ssd || !entry.on_ssd());
+  if ((last_copies && entry.child_count > 0) ||
+      (host && directory_.host_policy().child_count(page.id) > 0) ||
+      (ssd && directory_.ssd_policy().child_count(page.id) > 0)) {
+    return false;
   }
-  return result;
+  ++result.page_count;
+  if (host) result.host_bytes += entry.host->bytes();
+  if (ssd) result.ssd_bytes += entry.ssd_bytes();
+  if (host && ssd) {
+    DropEntry(page.id, EvictionReason::kRequest, after);
+  } else if (host) {
+    DropHost(page.id, EvictionReason::kRequest, after);
+  } else {
+    DeleteOnSsdLater(entry.record, after);
+    DropSsd(page.id, EvictionReason::kRequest, after);
+  }
+  return true;
 }
 
 }  // namespace pagoda

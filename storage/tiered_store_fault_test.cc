@@ -107,6 +107,57 @@ TEST_F(TieredStoreFaultTest, DiskFullInTheIndex) {
   ExpectRecovered();
 }
 
+// RocksDB merges the tables of four flushes in the background; here that fails, and no flush does.
+TEST_F(TieredStoreFaultTest, DiskFullWhileTheIndexCompacts) {
+  for (const auto& error : {rocksdb::IOStatus::NoSpace("No space left on device"),
+                            rocksdb::IOStatus::IOError("Input/output error")}) {
+    SCOPED_TRACE(error.ToString());
+    Open();
+    store_->Evict({});
+    PushAndWrite(before_);
+    std::vector<TestPage> more;
+    const auto write_one = [&] {
+      more.push_back(TestRoot(500 + static_cast<uint32_t>(more.size())));
+      PushAndWrite({more.back()});
+    };
+    // Flushes go well until a compaction begins a table of its own.
+    const int64_t faults = env_.fault_count();
+    for (int i = 0; i < 20 && env_.fault_count() == faults; ++i) {
+      env_.FailWritesAfterTables(2, error);
+      write_one();
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    ASSERT_GT(env_.fault_count(), faults);
+    const std::vector<TestPage> during = TestChain(2, 700);
+    PushAndWrite(during);
+    EXPECT_FALSE(store_->Flush().ok());
+    ExpectWhole(during);
+    const auto closed = [&] {
+      return store_->Stats().ssd_breaker == policy::BreakerState::kClosed;
+    };
+    if (error.IsNoSpace()) {
+      ExpectWhole(before_);
+      ExpectWhole(more);
+    } else {
+      EXPECT_TRUE(Eventually([&] { return !closed(); }));  // a failing disk is set aside
+    }
+    env_.Heal();
+    clock_.Advance(absl::Seconds(6));
+    EXPECT_TRUE(Eventually(closed));
+    PersistAll(during);
+    EXPECT_EQ(store_->Stats().unflushed_count, 0);
+    DropFromHost();
+    ExpectWhole(before_);
+    ExpectWhole(more);
+    ExpectWhole(during);
+    ExpectExact();
+    Open();
+    ExpectWhole(before_);
+    ExpectWhole(more);
+    ExpectWhole(during);
+  }
+}
+
 // ---- Errors of the disk -------------------------------------------------------------------------
 
 TEST_F(TieredStoreFaultTest, ErrorInTheIndex) {

@@ -1,6 +1,6 @@
 // Goal: what the faked faults promise holds on real file systems: full, read-only, and without a
-// descriptor left. Method: a tmpfs of our own that is filled and remounted, and the process's own
-// limit of open files. Skips where it may not mount.
+// descriptor left. Method: a tmpfs of our own that is filled and remounted, an ext4 that turns
+// read-only by itself, and the process's own limit of open files. Skips where it may not mount.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -104,6 +105,71 @@ TEST_F(TieredStoreMountTest, AReadOnlyRemountIsReadAndRecovers) {
   ASSERT_EQ(mount(nullptr, mount_point_.c_str(), nullptr, MS_REMOUNT, nullptr), 0);
   Open();
   ExpectReadable(before);
+}
+
+// ext4 in a file, on a loop device, which turns read-only while the store works, as ext4 does when
+// it finds itself damaged.
+class ReadOnlyMountTest : public TieredStoreMountTest {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(mount_point_);
+    const std::string image = folder_.Sub("image");
+    std::ofstream(image).close();
+    std::filesystem::resize_file(image, 64 << 20);
+    const std::string command = "PATH=$PATH:/usr/sbin:/sbin; mkfs.ext4 -q -F " + image +
+                                " && mount -o loop,errors=remount-ro " + image + " " + mount_point_;
+    if (std::system((command + " 2> /dev/null").c_str()) != 0) {
+      GTEST_SKIP()
+          << "SKIPPED: cannot mount ext4 from a file (needs root, mkfs.ext4, a loop device)";
+    }
+    mounted_ = true;
+    options_.writer_threads = 1;
+    options_.ssd.path = mount_point_ + "/ssd";
+    options_.ssd.extent_file_bytes = 1 << 20;
+  }
+  // False where the kernel has no such switch.
+  bool TurnReadOnly() {
+    std::ifstream mounts("/proc/mounts");
+    std::string device;
+    std::string point;
+    std::string rest;
+    while (mounts >> device >> point && std::getline(mounts, rest)) {
+      if (point != mount_point_) continue;
+      const std::string name = std::filesystem::path(device).filename().string();
+      std::ofstream trigger("/sys/fs/ext4/" + name + "/trigger_fs_error");
+      trigger << "1" << std::flush;
+      return trigger.good();
+    }
+    return false;
+  }
+};
+
+TEST_F(ReadOnlyMountTest, PagesThatAreThereAreReadAndNewOnesStayInMemory) {
+  Open();
+  const std::vector<TestPage> before = Large(1, 2);
+  Write(before);
+  ASSERT_EQ(SsdPages(), 2);
+  if (!TurnReadOnly()) GTEST_SKIP() << "SKIPPED: this kernel has no trigger_fs_error";
+  CapturedLog log;
+  const std::vector<TestPage> during = Large(10, 3);
+  Write(during);
+  EXPECT_TRUE(log.Has("ssd_write_failed", "Read-only file system"));
+  EXPECT_GT(store_->Stats().counters.ssd_write_errors, 0);
+  EXPECT_EQ(SsdPages(), 2);
+  for (const TestPage& page : during) EXPECT_NE(Get(page), nullptr);
+  if (store_->Stats().ssd_breaker == policy::BreakerState::kClosed) ExpectReadable(before);
+  // Only a new mount heals that: the store is opened on it.
+  store_ = nullptr;
+  const std::string remount =
+      "umount " + mount_point_ + " && mount -o loop " + folder_.Sub("image") + " " + mount_point_;
+  ASSERT_EQ(std::system(remount.c_str()), 0);
+  Open();
+  ExpectReadable(before);
+  for (const TestPage& page : during) PAGODA_EXPECT_OK(Push(page));
+  PersistAll(during);
+  EXPECT_EQ(SsdPages(), 5);
+  ExpectReadable(during);
+  ExpectExact();
 }
 
 TEST_F(TieredStoreMountTest, WithoutADescriptorLeftWritesAreRefusedAndRecover) {

@@ -28,14 +28,14 @@ bool WorkQueue::PushAlways(Job job) {
   return true;
 }
 
-void WorkQueue::WaitForEarlier() {
+bool WorkQueue::WaitForEarlier(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   const uint64_t end = next_number_;
   const auto ended = [this, end]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool none_waits = jobs_.empty() || next_number_ - jobs_.size() >= end;
     return none_waits && (running_.empty() || *running_.begin() >= end);
   };
-  mutex_.Await(absl::Condition(&ended));
+  return mutex_.AwaitWithTimeout(absl::Condition(&ended), timeout);
 }
 
 bool WorkQueue::Drain(absl::Duration timeout) {

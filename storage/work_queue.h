@@ -32,7 +32,8 @@ class WorkQueue {
   // As TryPush, but beyond queue_max too: for small jobs that must not be lost. False when stopped.
   bool PushAlways(Job job) ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits until every job that was pushed before this call has ended, or was dropped by Stop.
-  void WaitForEarlier() ABSL_LOCKS_EXCLUDED(mutex_);
+  // False after `timeout`.
+  bool WaitForEarlier(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits until nothing is queued or running. False at the deadline.
   bool Drain(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   // Runs what is running to its end, drops the rest, joins the threads. Idempotent.

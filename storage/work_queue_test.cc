@@ -56,13 +56,13 @@ TEST(WorkQueueTest, WaitsForWhatWasPushedBeforeAndForNothingElse) {
     early = true;
   }));
   std::thread releaser([&] { release.Notify(); });
-  queue.WaitForEarlier();
+  EXPECT_TRUE(queue.WaitForEarlier(absl::Seconds(60)));
   EXPECT_TRUE(early);
   releaser.join();
   absl::Notification never;
   absl::Notification started;
   ASSERT_TRUE(queue.TryPush([] {}));
-  queue.WaitForEarlier();
+  EXPECT_TRUE(queue.WaitForEarlier(absl::Seconds(60)));
   ASSERT_TRUE(queue.TryPush([&] {
     started.Notify();
     never.WaitForNotification();
@@ -71,7 +71,7 @@ TEST(WorkQueueTest, WaitsForWhatWasPushedBeforeAndForNothingElse) {
   std::thread stopper([&] { queue.Stop(); });
   never.Notify();
   stopper.join();
-  queue.WaitForEarlier();  // stopped: nothing waits
+  EXPECT_TRUE(queue.WaitForEarlier(absl::Seconds(60)));  // stopped: nothing waits
 }
 
 TEST(WorkQueueTest, ThreadsRunSideBySide) {

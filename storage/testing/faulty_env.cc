@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
 #include "rocksdb/file_system.h"
 
@@ -16,9 +17,16 @@ class FaultyEnv::Files : public rocksdb::FileSystemWrapper {
   Files() : FileSystemWrapper(rocksdb::FileSystem::Default()) {}
   const char* Name() const override { return "pagoda-faulty"; }
 
-  void Set(const IOStatus& error) {
+  void Set(const IOStatus& error, int after_tables = 0) {
     absl::MutexLock lock(&mutex_);
-    error_ = error;
+    error_ = after_tables > 0 ? IOStatus::OK() : error;
+    later_error_ = error;
+    tables_left_ = after_tables;
+  }
+  void CountTable(const std::string& path) {
+    if (!absl::EndsWith(path, ".sst")) return;
+    absl::MutexLock lock(&mutex_);
+    if (tables_left_ > 0 && --tables_left_ == 0) error_ = later_error_;
   }
   int64_t fault_count() const {
     absl::MutexLock lock(&mutex_);
@@ -36,6 +44,8 @@ class FaultyEnv::Files : public rocksdb::FileSystemWrapper {
  private:
   mutable absl::Mutex mutex_;
   IOStatus error_ ABSL_GUARDED_BY(mutex_);
+  IOStatus later_error_ ABSL_GUARDED_BY(mutex_);
+  int tables_left_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t fault_count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
@@ -77,6 +87,7 @@ IOStatus FaultyEnv::Files::NewWritableFile(const std::string& path,
                                            const rocksdb::FileOptions& options,
                                            std::unique_ptr<rocksdb::FSWritableFile>* file,
                                            rocksdb::IODebugContext* debug) {
+  CountTable(path);
   IOStatus status = Meet();
   if (status.ok()) status = FileSystemWrapper::NewWritableFile(path, options, file, debug);
   if (!status.ok()) return status;
@@ -90,6 +101,9 @@ FaultyEnv::FaultyEnv()
 FaultyEnv::~FaultyEnv() = default;
 
 void FaultyEnv::FailWrites(const IOStatus& error) { files_->Set(error); }
+void FaultyEnv::FailWritesAfterTables(int count, const IOStatus& error) {
+  files_->Set(error, count);
+}
 void FaultyEnv::Heal() { files_->Set(IOStatus::OK()); }
 int64_t FaultyEnv::fault_count() const { return files_->fault_count(); }
 

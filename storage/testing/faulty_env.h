@@ -19,6 +19,9 @@ class FaultyEnv {
   rocksdb::Env* env() const { return env_.get(); }
 
   void FailWrites(const rocksdb::IOStatus& error);
+  // The same, but only once `count` more tables (.sst) have been begun: the last of them and what
+  // comes after it fail. A flush begins one for each family with changes, a compaction others.
+  void FailWritesAfterTables(int count, const rocksdb::IOStatus& error);
   void Heal();
   int64_t fault_count() const;
 

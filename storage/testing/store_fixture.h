@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -100,7 +102,11 @@ class StoreTest : public ::testing::Test {
     int64_t host = 0;
     int64_t ssd = 0;
     int64_t count = 0;
+    std::set<PageKey> keys;
+    std::set<PageKey> parents;
     store_->ForEachPage([&](const PageInfo& page) {
+      keys.insert(page.record.key);
+      if (!page.parent_is_root) parents.insert(page.parent);
       host += page.host_bytes;
       ssd += page.ssd_bytes;
       ++count;
@@ -110,6 +116,8 @@ class StoreTest : public ::testing::Test {
     EXPECT_EQ(stats.ssd.page_bytes, ssd);
     EXPECT_EQ(stats.ssd.used_bytes, ssd);
     EXPECT_EQ(stats.page_count, count);
+    // No page without those before it.
+    EXPECT_TRUE(std::includes(keys.begin(), keys.end(), parents.begin(), parents.end()));
   }
 
   TempFolder folder_;

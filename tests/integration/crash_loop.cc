@@ -226,7 +226,8 @@ class CrashLoop {
     std::printf("ends:");
     for (const auto& [name, count] : ends_) std::printf(" %s %d,", name.c_str(), count);
     std::printf(
-        "\npushes acknowledged %d, pages verified after restarts %d, folders damaged %d, misses %d\n",
+        "\npushes acknowledged %d, pages verified after restarts %d, folders damaged %d, "
+        "misses %d\n",
         static_cast<int>(history.stored_count), static_cast<int>(hits_), damages_,
         static_cast<int>(misses_));
     std::printf("kills=%d seconds=%d seed=%u violations=%d\n", kills_,

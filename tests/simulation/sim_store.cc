@@ -5,6 +5,7 @@
 #include "storage/base/check.h"
 #include "storage/directory_record.h"
 #include "storage/policy/make_policy.h"
+#include "storage/subtree_walk.h"
 
 namespace pagoda::simulation {
 namespace {
@@ -305,9 +306,9 @@ void SimStore::Unlease(const std::vector<LeasedPage>& released) {
 void SimStore::Remove(int key, absl::Duration now) {
   const EntryId root = Find(key);
   if (root == kNoEntry) return;
-  for (const EntryId id : directory_.Subtrees([root](EntryId other) { return other == root; })) {
-    DropEntry(id, Cause::kAsked, now);
-  }
+  SubtreeWalk walk;
+  walk.Scan(directory_, 1, directory_.slot_count(), [root](EntryId id) { return id == root; });
+  for (const SubtreeWalk::Found& found : walk.Take()) DropEntry(found.id, Cause::kAsked, now);
 }
 
 void SimStore::Pin(int key, bool pinned) {
