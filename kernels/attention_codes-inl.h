@@ -17,6 +17,26 @@ HWY_BEFORE_NAMESPACE();
 namespace pagoda::kernels {
 namespace HWY_NAMESPACE {
 
+// What a head has accumulated, times `factor`.
+HWY_INLINE void Rescale(HeadState& head, float factor, int32_t head_dim) {
+  const DF d;
+  const VF scale = hn::Set(d, factor);
+  head.sum *= factor;
+  for (float& bias : head.bias) bias *= factor;
+  for (float& sum : head.sum_lanes) sum *= factor;
+  for (auto& lanes : head.bias_lanes) {
+    for (float& bias : lanes) bias *= factor;
+  }
+  const auto v_dim = static_cast<int32_t>(AlignUp(head_dim, 32));
+  for (int32_t c = 0; c < v_dim; c += kLanes) {
+    hn::Store(hn::Mul(hn::Load(d, head.o_rotated + c), scale), d, head.o_rotated + c);
+  }
+  for (int32_t c = 0; c < v_dim / 2; c += kLanes) {
+    hn::Store(hn::Mul(hn::Load(d, head.o_even + c), scale), d, head.o_even + c);
+    hn::Store(hn::Mul(hn::Load(d, head.o_odd + c), scale), d, head.o_odd + c);
+  }
+}
+
 // Adds octet `words` (lanes are tokens) times q[0..7] of each head.
 template <int kHeads, int kVectors, bool kBoth>
 HWY_INLINE void DotOctet(const VU (&hi)[kVectors], const VU (&lo)[kVectors],

@@ -27,10 +27,20 @@
 #include "kernels/attention_codes-inl.h"
 #include "kernels/attention_raw-inl.h"
 #include "kernels/attention_simd-inl.h"
+#include "kernels/attention_vnni-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace pagoda::kernels {
 namespace HWY_NAMESPACE {
+
+bool HasIntegerDots() {
+#if HWY_TARGET == HWY_AVX3
+  static const bool has = __builtin_cpu_supports("avx512vnni") != 0;
+  return has;
+#else
+  return false;
+#endif
+}
 
 // Logits of [begin, end) to weights, in place; the rest of the vectors they touch weigh 0. What was
 // accumulated before is brought to the new maximum.
@@ -54,19 +64,8 @@ void Softmax(HeadState& head, int32_t begin, int32_t end, int32_t head_dim) {
   }
   const float new_max = std::max(head.max, MaxOfLanes(greatest));
   if (new_max != head.max) {
-    const float factor = Exp2One(head.max - new_max);
-    const VF scale = hn::Set(d, factor);
+    Rescale(head, Exp2One(head.max - new_max), head_dim);
     head.max = new_max;
-    head.sum *= factor;
-    for (float& bias : head.bias) bias *= factor;
-    const auto v_dim = static_cast<int32_t>(AlignUp(head_dim, 32));
-    for (int32_t c = 0; c < v_dim; c += kLanes) {
-      hn::Store(hn::Mul(hn::Load(d, head.o_rotated + c), scale), d, head.o_rotated + c);
-    }
-    for (int32_t c = 0; c < v_dim / 2; c += kLanes) {
-      hn::Store(hn::Mul(hn::Load(d, head.o_even + c), scale), d, head.o_even + c);
-      hn::Store(hn::Mul(hn::Load(d, head.o_odd + c), scale), d, head.o_odd + c);
-    }
   }
   const VF vmax = hn::Set(d, head.max);
   VF total = hn::Zero(d);
@@ -134,6 +133,25 @@ void CodesPass(HeadState* heads, const PageTile& tile, const CodesOf& k, const C
   ValuePass<kHeads>(heads, v, run);
 }
 
+#if HWY_TARGET == HWY_AVX3
+template <int kHeads>
+void IntegerPass(HeadState* heads, const PageTile& tile, const CodesOf& k, const CodesOf& v,
+                 const RunArgs& run) {
+  float mean_dot[kHeads];
+  for (int h = 0; h < kHeads; ++h) mean_dot[h] = DotMean(heads[h], tile.k_hi_params, run.head_dim);
+  if (k.lo != nullptr) {
+    KeyIntegers<kHeads, true>(heads, mean_dot, k, run);
+  } else {
+    KeyIntegers<kHeads, false>(heads, mean_dot, k, run);
+  }
+  if (v.lo != nullptr) {
+    ValueIntegers<kHeads, true>(heads, v, run);
+  } else {
+    ValueIntegers<kHeads, false>(heads, v, run);
+  }
+}
+#endif
+
 template <int kHeads, int kWords>
 void RawPass(HeadState* heads, const TokenRun& tokens, const PageTile& next, const RunArgs& run) {
   const uint16_t* next_k = next.raw_k != nullptr ? next.raw_k : tokens.raw_k;
@@ -180,6 +198,18 @@ void AttendCodes(HeadState* heads, int32_t head_count, const PageTile& tile, con
     if (codes->next_lo == nullptr) codes->next_lo = codes->lo;
   }
   while (head_count > 0) {
+#if HWY_TARGET == HWY_AVX3
+    if (run.integers) {
+      const int32_t some = std::min(head_count, kHeadsMax);
+      if (some == 4) IntegerPass<4>(heads, tile, k, v, run);
+      if (some == 3) IntegerPass<3>(heads, tile, k, v, run);
+      if (some == 2) IntegerPass<2>(heads, tile, k, v, run);
+      if (some == 1) IntegerPass<1>(heads, tile, k, v, run);
+      heads += some;
+      head_count -= some;
+      continue;
+    }
+#endif
     const int32_t pass = kManyRegisters && head_count >= 8 ? 8 : std::min(head_count, kHeadsMax);
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_NEON
     if (pass == 8) CodesPass<8>(heads, tile, k, v, run);
@@ -193,12 +223,36 @@ void AttendCodes(HeadState* heads, int32_t head_count, const PageTile& tile, con
   }
 }
 
+// The rotated query as integers, a step for each group.
+void QueryDigits(const RunArgs& run, HeadState& head) {
+  auto* digits0 = reinterpret_cast<int8_t*>(head.q_digits[0]);
+  auto* digits1 = reinterpret_cast<int8_t*>(head.q_digits[1]);
+  for (int32_t g = 0; g < run.groups.count; ++g) {
+    float most = 0;
+    for (int32_t c = run.groups.begin[g]; c < run.groups.begin[g + 1]; ++c) {
+      most = std::max(most, std::fabs(head.q_rotated[c]));
+    }
+    head.q_step[g] = most / kDigitsMax;
+    head.q_total[g] = 0;
+    for (int32_t c = run.groups.begin[g]; c < run.groups.begin[g + 1]; ++c) {
+      const auto n =
+          most > 0 ? static_cast<int32_t>(std::lrintf(head.q_rotated[c] * (kDigitsMax / most))) : 0;
+      const int32_t digit1 = (n + 128) >> 8;
+      digits1[c] = static_cast<int8_t>(digit1);
+      digits0[c] = static_cast<int8_t>(n - 256 * digit1);
+      head.q_total[g] += n;
+    }
+  }
+}
+
 void StartHead(const float* q, float scale, const RunArgs& run, HeadState& head) {
   // Weights need no start value: what a step reads, it has written or masks.
   for (float* channels : {head.q_rotated, head.o_rotated}) std::fill_n(channels, kHeadDimMax, 0.0f);
   for (float* half : {head.o_even, head.o_odd}) std::fill_n(half, kHeadDimMax / 2, 0.0f);
   std::fill_n(head.q_sum, ChannelGroups::kCountMax, 0.0f);
   std::fill_n(head.bias, ChannelGroups::kCountMax, 0.0f);
+  std::fill_n(head.sum_lanes, 16, 0.0f);
+  std::fill_n(head.bias_lanes[0], ChannelGroups::kCountMax * 16, 0.0f);
   head.max = kNoMax;
   head.sum = 0;
   for (int32_t c = 0; c < run.head_dim; ++c) {
@@ -211,9 +265,14 @@ void StartHead(const float* q, float scale, const RunArgs& run, HeadState& head)
       head.q_sum[g] += head.q_rotated[c];
     }
   }
+  if (run.integers) QueryDigits(run, head);
 }
 
 void FinishHead(HeadState& head, const RunArgs& run, float* out, float* lse2) {
+  for (int32_t i = 0; i < 16; ++i) head.sum += head.sum_lanes[i];
+  for (int32_t g = 0; g < run.groups.count; ++g) {
+    for (int32_t i = 0; i < 16; ++i) head.bias[g] += head.bias_lanes[g][i];
+  }
   for (int32_t g = 0; g < run.groups.count; ++g) {
     for (int32_t c = run.groups.begin[g]; c < run.groups.begin[g + 1]; ++c) {
       head.o_rotated[c] -= head.bias[g];
@@ -231,6 +290,7 @@ void FinishHead(HeadState& head, const RunArgs& run, float* out, float* lse2) {
 
 void Decode(const AttentionParams& a, HeadState* heads) {
   RunArgs run{a.head_dim, a.page_tokens, 0, 0, GroupsOf(a.head_dim)};
+  run.integers = !a.float_codes && HasIntegerDots();
   const float scale = a.softmax_scale * 1.44269504088896340736f;
   for (int32_t h = 0; h < a.group_count; ++h) {
     StartHead(a.q + int64_t{h} * a.head_dim, scale, run, heads[h]);

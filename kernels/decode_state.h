@@ -8,6 +8,9 @@
 namespace pagoda::kernels {
 
 constexpr int32_t kHeadsMax = 4;  // of one pass
+// Largest integer of two bytes, 256 * digit1 + digit0 with digits in [-128, 127], that its negative
+// has too.
+constexpr float kDigitsMax = 127 * 256 + 127;
 
 // State of one head, in scratch.
 struct HeadState {
@@ -19,8 +22,16 @@ struct HeadState {
   alignas(64) float o_rotated[kHeadDimMax];
   alignas(64) float p[kPageTokensMax];                                   // logits, then weights
   alignas(64) float p_scaled[ChannelGroups::kCountMax][kPageTokensMax];  // p * scale of V
-  float q_sum[ChannelGroups::kCountMax];                                 // of q_rotated
-  float bias[ChannelGroups::kCountMax];                                  // centre * sum p_scaled
+  // For arithmetic by integers (attention_vnni-inl.h), four channels or tokens in a word.
+  alignas(64) int32_t p_digits[2][ChannelGroups::kCountMax][kPageTokensMax / 4];
+  alignas(64) int32_t q_digits[2][kHeadDimMax / 4];
+  alignas(64) float sum_lanes[16];  // added up at the end
+  alignas(64) float bias_lanes[ChannelGroups::kCountMax][16];
+  int32_t q_total[ChannelGroups::kCountMax];  // sum of the integers
+  float q_step[ChannelGroups::kCountMax];
+  float p_step[ChannelGroups::kCountMax];
+  float q_sum[ChannelGroups::kCountMax];  // of q_rotated
+  float bias[ChannelGroups::kCountMax];   // centre * sum p_scaled
   float max;
   float sum;
 };
@@ -40,6 +51,7 @@ struct RunArgs {
   int32_t begin;
   int32_t end;
   ChannelGroups groups;
+  bool integers = false;  // codes by integers, where the target can
 };
 
 }  // namespace pagoda::kernels
