@@ -168,6 +168,7 @@ void AddBenchCommand(CommandLine& commands) {
   commands.Add(
       {app, [flags] { return CheckBench(*flags); }, [flags] { return RunBenchCommand(*flags); }});
   AddStorageBenchCommand(commands, app);
+  AddAttentionBenchCommand(commands, app);
 }
 
 }  // namespace pagoda::cli

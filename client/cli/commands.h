@@ -21,6 +21,7 @@ void AddFlushCommand(CommandLine& commands);
 void AddDemoCommand(CommandLine& commands);
 void AddBenchCommand(CommandLine& commands);  // bench, bench storage
 void AddStorageBenchCommand(CommandLine& commands, CLI::App* bench);
+void AddAttentionBenchCommand(CommandLine& commands, CLI::App* bench);
 void AddEvalCommand(CommandLine& commands);
 void AddReplayCommand(CommandLine& commands);
 
