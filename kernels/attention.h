@@ -25,9 +25,10 @@
 //                  max_t(||q|| * (||k_t|| + ||mu||))
 //            E is the error of a logit: a sum of head_dim products; codes enter it uncentred, up to
 //            128 times the least level, which the 320 covers. 2^-20 is that of exp2.
-//            Decode by integers rounds q and the weights to 15 bits and a sign of the largest in a
-//            group (weights: in a tile): E grows by 2^-16 * sqrt(head_dim) * softmax_scale *
-//            log2(e) * max_t(||q|| * (||k_t|| + ||mu||)), out by 2^-15 * page_tokens * V. These are
+//            Decode by integers rounds q and the weights to b = 15 bits (AVX512-VNNI) or 7 (AVX2,
+//            q4 only) and a sign of the largest in a group (weights: in a tile): E grows by
+//            2^-(b + 1) * sqrt(head_dim) * softmax_scale * log2(e) * max_t(||q|| * (||k_t|| +
+//            ||mu||)), out by 2^-b * page_tokens * V. These are
 //            worst cases; the tests hold them, and a hundredth, which nothing has exceeded.
 // Source     Dao, FlashAttention-2 (arXiv:2307.08691); Milakov and Gimelshein (arXiv:1805.02867)
 // Cost       decode: reads each tile once; prefill: 4 * head_dim flops per row and token seen.
@@ -57,7 +58,7 @@ struct AttentionParams {
   int64_t first_position = 0;        // query i is at first_position + i
   float softmax_scale = 0;           // usually 1 / sqrt(head_dim)
   absl::Span<const PageTile> pages;  // ascending base_position; gaps are fine
-  // Decode reads codes by floats even where integers are faster (AVX512-VNNI).
+  // Decode reads codes by floats even where integers are faster (AVX512-VNNI; AVX2 for q4).
   bool float_codes = false;
 };
 

@@ -25,16 +25,18 @@
 #include "hwy/foreach_target.h"
 //
 #include "kernels/attention_codes-inl.h"
+#include "kernels/attention_integers-inl.h"
 #include "kernels/attention_raw-inl.h"
 #include "kernels/attention_simd-inl.h"
-#include "kernels/attention_vnni-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace pagoda::kernels {
 namespace HWY_NAMESPACE {
 
 bool HasIntegerDots() {
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET == HWY_AVX2
+  return true;
+#elif HWY_TARGET == HWY_AVX3
   static const bool has = __builtin_cpu_supports("avx512vnni") != 0;
   return has;
 #else
@@ -133,22 +135,27 @@ void CodesPass(HeadState* heads, const PageTile& tile, const CodesOf& k, const C
   ValuePass<kHeads>(heads, v, run);
 }
 
-#if HWY_TARGET == HWY_AVX3
+#ifdef PAGODA_INTEGERS_ATTRIBUTES
+template <int kHeads, bool kBothKeys, bool kBothValues>
+void IntegerPassOf(HeadState* heads, const PageTile& tile, const CodesOf& k, const CodesOf& v,
+                   const RunArgs& run) {
+  float mean_dot[kHeads];
+  for (int h = 0; h < kHeads; ++h) mean_dot[h] = DotMean(heads[h], tile.k_hi_params, run.head_dim);
+  KeyIntegers<kHeads, kBothKeys>(heads, mean_dot, k, run);
+  ValueIntegers<kHeads, kBothValues>(heads, v, run);
+}
+
 template <int kHeads>
 void IntegerPass(HeadState* heads, const PageTile& tile, const CodesOf& k, const CodesOf& v,
                  const RunArgs& run) {
-  float mean_dot[kHeads];
-  for (int h = 0; h < kHeads; ++h) mean_dot[h] = DotMean(heads[h], tile.k_hi_params, run.head_dim);
-  if (k.lo != nullptr) {
-    KeyIntegers<kHeads, true>(heads, mean_dot, k, run);
-  } else {
-    KeyIntegers<kHeads, false>(heads, mean_dot, k, run);
+  if constexpr (kIntegersTakeBoth) {
+    if (k.lo != nullptr && v.lo != nullptr) {
+      return IntegerPassOf<kHeads, true, true>(heads, tile, k, v, run);
+    }
+    if (k.lo != nullptr) return IntegerPassOf<kHeads, true, false>(heads, tile, k, v, run);
+    if (v.lo != nullptr) return IntegerPassOf<kHeads, false, true>(heads, tile, k, v, run);
   }
-  if (v.lo != nullptr) {
-    ValueIntegers<kHeads, true>(heads, v, run);
-  } else {
-    ValueIntegers<kHeads, false>(heads, v, run);
-  }
+  IntegerPassOf<kHeads, false, false>(heads, tile, k, v, run);
 }
 #endif
 
@@ -198,8 +205,8 @@ void AttendCodes(HeadState* heads, int32_t head_count, const PageTile& tile, con
     if (codes->next_lo == nullptr) codes->next_lo = codes->lo;
   }
   while (head_count > 0) {
-#if HWY_TARGET == HWY_AVX3
-    if (run.integers) {
+#ifdef PAGODA_INTEGERS_ATTRIBUTES
+    if (run.integers && (kIntegersTakeBoth || (k.lo == nullptr && v.lo == nullptr))) {
       const int32_t some = std::min(head_count, kHeadsMax);
       if (some == 4) IntegerPass<4>(heads, tile, k, v, run);
       if (some == 3) IntegerPass<3>(heads, tile, k, v, run);
@@ -223,28 +230,6 @@ void AttendCodes(HeadState* heads, int32_t head_count, const PageTile& tile, con
   }
 }
 
-// The rotated query as integers, a step for each group.
-void QueryDigits(const RunArgs& run, HeadState& head) {
-  auto* digits0 = reinterpret_cast<int8_t*>(head.q_digits[0]);
-  auto* digits1 = reinterpret_cast<int8_t*>(head.q_digits[1]);
-  for (int32_t g = 0; g < run.groups.count; ++g) {
-    float most = 0;
-    for (int32_t c = run.groups.begin[g]; c < run.groups.begin[g + 1]; ++c) {
-      most = std::max(most, std::fabs(head.q_rotated[c]));
-    }
-    head.q_step[g] = most / kDigitsMax;
-    head.q_total[g] = 0;
-    for (int32_t c = run.groups.begin[g]; c < run.groups.begin[g + 1]; ++c) {
-      const auto n =
-          most > 0 ? static_cast<int32_t>(std::lrintf(head.q_rotated[c] * (kDigitsMax / most))) : 0;
-      const int32_t digit1 = (n + 128) >> 8;
-      digits1[c] = static_cast<int8_t>(digit1);
-      digits0[c] = static_cast<int8_t>(n - 256 * digit1);
-      head.q_total[g] += n;
-    }
-  }
-}
-
 void StartHead(const float* q, float scale, const RunArgs& run, HeadState& head) {
   // Weights need no start value: what a step reads, it has written or masks.
   for (float* channels : {head.q_rotated, head.o_rotated}) std::fill_n(channels, kHeadDimMax, 0.0f);
@@ -265,7 +250,9 @@ void StartHead(const float* q, float scale, const RunArgs& run, HeadState& head)
       head.q_sum[g] += head.q_rotated[c];
     }
   }
+#ifdef PAGODA_INTEGERS_ATTRIBUTES
   if (run.integers) QueryDigits(run, head);
+#endif
 }
 
 void FinishHead(HeadState& head, const RunArgs& run, float* out, float* lse2) {

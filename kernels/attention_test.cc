@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/hadamard.h"
 #include "kernels/testing/each_target.h"
 #include "kernels/testing/random_page.h"
@@ -150,8 +151,9 @@ double ExpectWithinBound(const Sequence& s, const Queries& q, const AttentionPar
   const double n = static_cast<double>(s.token_count);
   double bound = 0;
   if (p.query_count == 1 && !p.float_codes) {
-    logit += 0x1p-16 * std::sqrt(p.head_dim) * norms;
-    bound += 0x1p-15 * p.page_tokens * m.v;
+    const double unit = hwy::SupportedTargets() & HWY_AVX3 ? 0x1p-15 : 0x1p-7;
+    logit += unit / 2 * std::sqrt(p.head_dim) * norms;
+    bound += unit * p.page_tokens * m.v;
   }
   bound += 2 * m.v * (logit + 0x1p-20 + (n + 64) * 0x1p-24);
   double used = 0;
@@ -224,7 +226,35 @@ TEST(AttentionTest, EveryTargetIsWithinTheBoundOfTheReference) {
   RecordProperty("bound_used_permille_integers", static_cast<int>(used[false] * 1000));
   // Worst cases are rare: a result that comes near one has a fault.
   EXPECT_LT(used[true], 0.01);
-  EXPECT_LT(used[false], 0.02);
+  EXPECT_LT(used[false], 0.05);
+}
+
+// Every precision, head size, group and ragged length by itself, decoded at the end and in the last
+// rows of a prefill. Whole pages are encoded, the rest is raw16, as in a sequence.
+TEST(AttentionTest, EveryShapeIsWithinTheBoundOfTheReference) {
+  constexpr int32_t kTokens = 64;
+  for (const Precision precision : {kRaw, kQ8, kQ4}) {
+    for (const int32_t head_dim : {64, 80, 96, 128, 256}) {
+      for (const int32_t length : {1, 15, 16, 17, 63, 64, 65, 1000}) {
+        Case c{head_dim, kTokens, 0, {}, length % kTokens == 0 ? kTokens : length % kTokens};
+        for (int32_t at = 0; at < length; at += kTokens) {
+          c.pages.push_back(at + kTokens <= length ? precision : kRaw);
+        }
+        const Sequence s(c, static_cast<uint32_t>(head_dim + length));
+        for (const int32_t group_count : {1, 3, 4, 8}) {
+          SCOPED_TRACE(absl::StrCat(PrecisionName(precision), ", head_dim ", head_dim, ", length ",
+                                    length, ", heads ", group_count));
+          for (const int32_t query_count : {1, 2}) {
+            const Queries q(query_count, group_count, head_dim, 7);
+            const AttentionParams p =
+                ParamsOf(s, q, group_count, std::max(0, length - query_count));
+            const Output ref = Attend(p, Twin::kRef);
+            ForEachTarget([&] { ExpectWithinBound(s, q, p, Attend(p, Twin::kCpu), ref); });
+          }
+        }
+      }
+    }
+  }
 }
 
 // With one value of V everywhere, softmax weights must sum to one exactly enough.

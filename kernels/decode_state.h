@@ -8,9 +8,6 @@
 namespace pagoda::kernels {
 
 constexpr int32_t kHeadsMax = 4;  // of one pass
-// Largest integer of two bytes, 256 * digit1 + digit0 with digits in [-128, 127], that its negative
-// has too.
-constexpr float kDigitsMax = 127 * 256 + 127;
 
 // State of one head, in scratch.
 struct HeadState {
@@ -22,7 +19,7 @@ struct HeadState {
   alignas(64) float o_rotated[kHeadDimMax];
   alignas(64) float p[kPageTokensMax];                                   // logits, then weights
   alignas(64) float p_scaled[ChannelGroups::kCountMax][kPageTokensMax];  // p * scale of V
-  // For arithmetic by integers (attention_vnni-inl.h), four channels or tokens in a word.
+  // For arithmetic by integers (attention_integers-inl.h), four channels or tokens in a word.
   alignas(64) int32_t p_digits[2][ChannelGroups::kCountMax][kPageTokensMax / 4];
   alignas(64) int32_t q_digits[2][kHeadDimMax / 4];
   alignas(64) float sum_lanes[16];  // added up at the end

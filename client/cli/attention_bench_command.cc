@@ -44,7 +44,7 @@ absl::Status RunAttentionBenchCommand(const AttentionBenchFlags& flags) {
   for (const std::string& order : flags.orders) options.shuffled.push_back(order == "shuffled");
   options.pool_bytes = flags.mib << 20;
   PAGODA_RETURN_IF_ERROR(kernels::UseIsa(flags.isa));
-  options.float_codes = flags.isa != "avx512-vnni";
+  options.float_codes = flags.isa == "avx512";
   std::optional<ProgressLine> line;
   const auto progress = [&](const std::string& step) {
     line.reset();

@@ -48,6 +48,24 @@ TEST(ModelShapeTest, StoredPagesCountHeaderScalesAndPadding) {
   EXPECT_EQ(StoredPageBytes(*tiny, Precision::kRaw16), 2 * 4096);
 }
 
+// What the precision ladder promises: shares of the same tokens in raw16, everything counted.
+TEST(ModelShapeTest, SharesOfRaw16) {
+  for (const char* const name : {"smollm2-135m", "llama-3-8b", "llama-3-70b", "qwen2.5-7b"}) {
+    SCOPED_TRACE(name);
+    const auto shape = ParseModelShape(name, 64);
+    PAGODA_ASSERT_OK(shape);
+    const auto raw = static_cast<double>(64 * RawTokenBytes(*shape));
+    const double q4 = static_cast<double>(StoredPageBytes(*shape, Precision::kQ4)) / raw;
+    const double q8 = static_cast<double>(StoredPageBytes(*shape, Precision::kQ8)) / raw;
+    EXPECT_LE(q4, 0.28);
+    EXPECT_LE(q8, 0.55);
+    // 8192 tokens whose last 128 are raw16, and the page that the window cuts.
+    const double exact = 3 * static_cast<double>(StoredPageBytes(*shape, Precision::kRaw16)) / raw;
+    EXPECT_LE((125 * q4 + exact) / 128, 0.30);
+    EXPECT_LE((125 * q8 + exact) / 128, 0.56);
+  }
+}
+
 TEST(ModelShapeTest, Amounts) {
   EXPECT_EQ(*ParseAmount("1000"), 1000);
   EXPECT_EQ(*ParseAmount("3M"), 3'000'000);

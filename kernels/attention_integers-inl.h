@@ -1,19 +1,19 @@
-// Decode over codes by integers, for processors with AVX512-VNNI: vpdpbusd multiplies four codes of
-// a word with four bytes and adds them up, for sixteen tokens (K) or channels (V) at once.
-//
-// Queries and weights are integers of 15 bits and a sign, n = 256 * digit1 + digit0, so that two
-// instructions a word are nearly as exact as floats; sums are exact:
+// Decode over codes by integers: four codes of a word times four bytes, added up, for a vector of
+// tokens (K) or channels (V) at once. AVX512-VNNI has one instruction for it (vpdpbusd): queries
+// and weights are integers of two bytes, n = 256 * digit1 + digit0, nearly as exact as floats. AVX2
+// needs three (vpmaddubsw, additions in 16 bits, vpmaddwd), which pays for nibbles and integers of
+// one byte alone; next to the error of 4-bit codes theirs is small (README). Sums are exact:
 //
 //   q_c ~ step * n_c       sum_c q_c (u_c - centre) = step / 2 * (2 * sum n_c u_c - 2 centre sum
 //   n_c) p_t a_t ~ step * n_t   with p_t relative to the tile's own maximum; a step for each tile,
 //   group
 //
-// Included once per target, by Highway's rules; empty but for AVX-512.
-#if defined(PAGODA_KERNELS_ATTENTION_VNNI_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef PAGODA_KERNELS_ATTENTION_VNNI_INL_H
-#undef PAGODA_KERNELS_ATTENTION_VNNI_INL_H
+// Included once per target, by Highway's rules; empty on the others.
+#if defined(PAGODA_KERNELS_ATTENTION_INTEGERS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef PAGODA_KERNELS_ATTENTION_INTEGERS_INL_H
+#undef PAGODA_KERNELS_ATTENTION_INTEGERS_INL_H
 #else
-#define PAGODA_KERNELS_ATTENTION_VNNI_INL_H
+#define PAGODA_KERNELS_ATTENTION_INTEGERS_INL_H
 #endif
 
 #include <algorithm>
@@ -25,33 +25,124 @@
 #include "kernels/attention_simd-inl.h"
 #include "kernels/decode_state.h"
 
+#undef PAGODA_INTEGERS_ATTRIBUTES
 #if HWY_TARGET == HWY_AVX3
-
 // Highway's targets have no VNNI before the one that wants a dozen other extensions as well.
-HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
+#define PAGODA_INTEGERS_ATTRIBUTES HWY_TARGET_STR ",avx512vnni"
+#elif HWY_TARGET == HWY_AVX2
+#define PAGODA_INTEGERS_ATTRIBUTES HWY_TARGET_STR
+#endif
+
+#ifdef PAGODA_INTEGERS_ATTRIBUTES
+
+HWY_PUSH_ATTRIBUTES(PAGODA_INTEGERS_ATTRIBUTES)
 namespace pagoda::kernels {
 namespace HWY_NAMESPACE {
 
 using VI = hn::Vec<DI>;
 
-// acc[h][digit][v] += words of four codes times the digits of each head's element quad.
-template <int kHeads, int kVectors>
-HWY_INLINE void DotQuad(const VU (&codes)[kVectors], const int32_t* const (&digits)[kHeads][2],
-                        int64_t quad, VI (&acc)[kHeads][2][kVectors]) {
-  PAGODA_UNROLL
-  for (int h = 0; h < kHeads; ++h) {
-    PAGODA_UNROLL
-    for (int digit = 0; digit < 2; ++digit) {
-      const __m512i factors = _mm512_set1_epi32(digits[h][digit][quad]);
-      PAGODA_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
-        acc[h][digit][v].raw = _mm512_dpbusd_epi32(acc[h][digit][v].raw, codes[v].raw, factors);
-      }
+// kIntegerVectors: vectors of tokens or channels that share the digits of a quad.
+#if HWY_TARGET == HWY_AVX3
+constexpr int kDigits = 2;                // bytes of an integer
+constexpr bool kIntegersTakeBoth = true;  // 8-bit codes, not nibbles alone
+#else
+constexpr int kDigits = 1;
+constexpr bool kIntegersTakeBoth = false;
+#endif
+constexpr int kIntegerVectors = 2;
+
+// The largest integer whose digits are in [-128, 127], and so are its negative's.
+constexpr float kIntegerMax = kDigits > 1 ? 127 * 256 + 127 : 127;
+
+// The rotated query as integers, a step for each group.
+void QueryDigits(const RunArgs& run, HeadState& head) {
+  auto* digits0 = reinterpret_cast<int8_t*>(head.q_digits[0]);
+  auto* digits1 = reinterpret_cast<int8_t*>(head.q_digits[kDigits - 1]);
+  for (int32_t g = 0; g < run.groups.count; ++g) {
+    float most = 0;
+    for (int32_t c = run.groups.begin[g]; c < run.groups.begin[g + 1]; ++c) {
+      most = std::max(most, std::fabs(head.q_rotated[c]));
+    }
+    head.q_step[g] = most / kIntegerMax;
+    head.q_total[g] = 0;
+    for (int32_t c = run.groups.begin[g]; c < run.groups.begin[g + 1]; ++c) {
+      const auto n =
+          most > 0 ? static_cast<int32_t>(std::lrintf(head.q_rotated[c] * (kIntegerMax / most)))
+                   : 0;
+      const int32_t digit1 = kDigits > 1 ? (n + 128) >> 8 : 0;
+      if (kDigits > 1) digits1[c] = static_cast<int8_t>(digit1);
+      digits0[c] = static_cast<int8_t>(n - 256 * digit1);
+      head.q_total[g] += n;
     }
   }
 }
 
-// Two octets' words become two words of codes each.
+// Sums of n * u, of each head and vector.
+template <int kHeads, int kVectors>
+class DigitSums {
+ public:
+  HWY_INLINE DigitSums() {
+    PAGODA_UNROLL
+    for (int h = 0; h < kHeads; ++h) {
+      PAGODA_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        for (int digit = 0; digit < kDigits; ++digit) parts_[h][digit][v] = hn::Zero(DI());
+        total_[h][v] = hn::Zero(DI());
+      }
+    }
+  }
+
+  // Words of four codes times the digits of each head's quad.
+  HWY_INLINE void Add(const VU (&codes)[kVectors], const int32_t* const (&digits)[kHeads][kDigits],
+                      int64_t quad) {
+    PAGODA_UNROLL
+    for (int h = 0; h < kHeads; ++h) {
+      PAGODA_UNROLL
+      for (int digit = 0; digit < kDigits; ++digit) {
+        const VI factors = hn::Set(DI(), digits[h][digit][quad]);
+        PAGODA_UNROLL
+        for (int v = 0; v < kVectors; ++v) {
+          VI& part = parts_[h][digit][v];
+#if HWY_TARGET == HWY_AVX3
+          part.raw = _mm512_dpbusd_epi32(part.raw, codes[v].raw, factors.raw);
+#else
+          part.raw = _mm256_add_epi16(part.raw, _mm256_maddubs_epi16(codes[v].raw, factors.raw));
+#endif
+        }
+      }
+    }
+  }
+
+  // After at most four octets: nibbles times bytes make 3840 a pair, eight of which fit 16 bits.
+  HWY_INLINE void EndWindow() {
+#if HWY_TARGET == HWY_AVX2
+    const __m256i ones = _mm256_set1_epi16(1);
+    PAGODA_UNROLL
+    for (int h = 0; h < kHeads; ++h) {
+      PAGODA_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        const VI sums{_mm256_madd_epi16(parts_[h][0][v].raw, ones)};
+        total_[h][v] = hn::Add(total_[h][v], sums);
+        parts_[h][0][v] = hn::Zero(DI());
+      }
+    }
+#endif
+  }
+
+  HWY_INLINE VI Total(int h, int v) const {
+#if HWY_TARGET == HWY_AVX3
+    return hn::Add(hn::ShiftLeft<8>(parts_[h][1][v]), parts_[h][0][v]);
+#else
+    return total_[h][v];
+#endif
+  }
+
+ private:
+  VI parts_[kHeads][kDigits][kVectors];
+  VI total_[kHeads][kVectors];
+};
+
+// A word of eight codes becomes two of four.
 template <int kVectors, bool kBoth>
 HWY_INLINE void LoadOctet(const uint32_t* hi, const uint32_t* lo, VU (&first)[kVectors],
                           VU (&second)[kVectors]) {
@@ -65,25 +156,21 @@ HWY_INLINE void LoadOctet(const uint32_t* hi, const uint32_t* lo, VU (&first)[kV
   }
 }
 
-// 2 * sum n u - twice_centre * sum n, as floats.
-HWY_INLINE VF Centred(VI digit1, VI digit0, int32_t twice_centre_sum) {
-  const VI doubled = hn::Add(hn::ShiftLeft<9>(digit1), hn::ShiftLeft<1>(digit0));
-  return hn::ConvertTo(DF(), hn::Sub(doubled, hn::Set(DI(), twice_centre_sum)));
-}
-
 template <int kHeads, bool kBoth>
 void KeyIntegers(HeadState* heads, const float (&mean_dot)[kHeads], const CodesOf& k,
                  const RunArgs& run) {
-  constexpr int kVectors = 2;
+  constexpr int kVectors = kIntegerVectors;
+  constexpr int32_t kChunk = kVectors * kLanes;
   constexpr int32_t kTwiceCentre = kBoth ? 255 : 15;
   const DF d;
-  const int32_t* digits[kHeads][2];
+  const int32_t* digits[kHeads][kDigits];
   for (int h = 0; h < kHeads; ++h) {
-    for (int digit = 0; digit < 2; ++digit) digits[h][digit] = heads[h].q_digits[digit];
+    for (int digit = 0; digit < kDigits; ++digit) digits[h][digit] = heads[h].q_digits[digit];
   }
-  const int32_t first = run.begin / kTileTokens * kTileTokens;
-  for (int32_t t = first; t < run.end; t += kTileTokens) {
-    const int64_t tile_words = int64_t{t} * run.head_dim / kOctet;
+  const int32_t first = run.begin / kChunk * kChunk;
+  for (int32_t t = first; t < run.end; t += kChunk) {
+    const int64_t tile_words =
+        int64_t{t / kTileTokens} * run.head_dim * kTileTokens / kOctet + t % kTileTokens;
     VF logit[kHeads][kVectors];
     PAGODA_UNROLL
     for (int h = 0; h < kHeads; ++h) {
@@ -91,32 +178,31 @@ void KeyIntegers(HeadState* heads, const float (&mean_dot)[kHeads], const CodesO
       for (int v = 0; v < kVectors; ++v) logit[h][v] = hn::Set(d, mean_dot[h]);
     }
     for (int32_t g = 0; g < run.groups.count; ++g) {
-      VI acc[kHeads][2][kVectors];
-      PAGODA_UNROLL
-      for (int h = 0; h < kHeads; ++h) {
-        PAGODA_UNROLL
-        for (int v = 0; v < kVectors; ++v) acc[h][0][v] = acc[h][1][v] = hn::Zero(DI());
-      }
+      DigitSums<kHeads, kVectors> sums;
       for (int32_t c = run.groups.begin[g]; c < run.groups.begin[g + 1]; c += kOctet) {
         const int64_t at = tile_words + int64_t{c} * (kTileTokens / kOctet);
         VU quad0[kVectors];
         VU quad1[kVectors];
         LoadOctet<kVectors, kBoth>(k.hi + at, kBoth ? k.lo + at : nullptr, quad0, quad1);
         PrefetchLine(k.next_hi + at);
-        PrefetchLine(k.next_hi + at + 16);
+        if (kChunk > 16) PrefetchLine(k.next_hi + at + 16);
         if (kBoth) PrefetchLine(k.next_lo + at);
-        if (kBoth) PrefetchLine(k.next_lo + at + 16);
-        DotQuad<kHeads, kVectors>(quad0, digits, c / 4, acc);
-        DotQuad<kHeads, kVectors>(quad1, digits, c / 4 + 1, acc);
+        if (kBoth && kChunk > 16) PrefetchLine(k.next_lo + at + 16);
+        sums.Add(quad0, digits, c / 4);
+        sums.Add(quad1, digits, c / 4 + 1);
+        if (c / kOctet % 4 == 3) sums.EndWindow();
       }
+      sums.EndWindow();
       PAGODA_UNROLL
       for (int v = 0; v < kVectors; ++v) {
         const VF a = LoadFp16(k.scales + int64_t{g} * run.page_tokens + t + v * kLanes);
         PAGODA_UNROLL
         for (int h = 0; h < kHeads; ++h) {
-          const VF sum = Centred(acc[h][1][v], acc[h][0][v], kTwiceCentre * heads[h].q_total[g]);
+          const VI centre = hn::Set(DI(), kTwiceCentre * heads[h].q_total[g]);
+          const VI twice = hn::Sub(hn::ShiftLeft<1>(sums.Total(h, v)), centre);
           const float half_step = heads[h].q_step[g] * (kBoth ? 0.5f * 0.0625f : 0.5f);
-          logit[h][v] = hn::MulAdd(hn::Mul(a, hn::Set(d, half_step)), sum, logit[h][v]);
+          logit[h][v] =
+              hn::MulAdd(hn::Mul(a, hn::Set(d, half_step)), hn::ConvertTo(d, twice), logit[h][v]);
         }
       }
     }
@@ -174,14 +260,14 @@ HWY_INLINE TileFactors<kHeads> FactorsOf(HeadState* heads, const RunArgs& run) {
     const float old_max = heads[h].max;
     if (factors.max[h] > old_max + kRoom) heads[h].max = factors.max[h];
     exponents[h] = old_max - heads[h].max;
-    exponents[8 + h] = factors.max[h] - heads[h].max;
+    exponents[4 + h] = factors.max[h] - heads[h].max;
   }
   const VF powers = Exp2(hn::Load(d, exponents));
   hn::Store(powers, d, exponents);
   PAGODA_UNROLL
   for (int h = 0; h < kHeads; ++h) {
     factors.old[h] = exponents[h];
-    factors.tile[h] = exponents[8 + h];
+    factors.tile[h] = exponents[4 + h];
   }
   return factors;
 }
@@ -192,6 +278,7 @@ template <int kHeads, bool kBoth>
 HWY_INLINE void Weigh(HeadState* heads, const uint16_t* scales, const RunArgs& run) {
   constexpr float kCentre = kBoth ? 127.5f : 7.5f;
   const DF d;
+  const hn::Rebind<int8_t, DI> d8;
   const int32_t first = run.begin / 16 * 16;
   const auto last = static_cast<int32_t>(AlignUp(run.end, 16));
   const TileFactors<kHeads> factors = FactorsOf<kHeads>(heads, run);
@@ -210,8 +297,8 @@ HWY_INLINE void Weigh(HeadState* heads, const uint16_t* scales, const RunArgs& r
       greatest = hn::Max(greatest, hn::Abs(LoadFp16(a + t)));
     }
     const float most = MaxOfLanes(greatest);
-    const VF inverse = hn::Set(d, most > 0 ? kDigitsMax / most : 0.0f);
-    const float step = most / kDigitsMax * (kBoth ? 0.0625f : 1.0f);
+    const VF inverse = hn::Set(d, most > 0 ? kIntegerMax / most : 0.0f);
+    const float step = most / kIntegerMax * (kBoth ? 0.0625f : 1.0f);
     VI sum[kHeads];
     PAGODA_UNROLL
     for (int h = 0; h < kHeads; ++h) sum[h] = hn::Zero(DI());
@@ -226,13 +313,16 @@ HWY_INLINE void Weigh(HeadState* heads, const uint16_t* scales, const RunArgs& r
           if (run.groups.count > 1) hn::Store(weight, d, heads[h].p + t);
         }
         const VI n = hn::NearestInt(hn::Mul(weight, unit));
-        const VI digit1 = hn::ShiftRight<8>(hn::Add(n, hn::Set(DI(), 128)));
         sum[h] = hn::Add(sum[h], n);
+        VI digit0 = n;
+        if constexpr (kDigits > 1) {
+          const VI digit1 = hn::ShiftRight<8>(hn::Add(n, hn::Set(DI(), 128)));
+          digit0 = hn::Sub(n, hn::ShiftLeft<8>(digit1));
+          auto* bytes1 = reinterpret_cast<int8_t*>(heads[h].p_digits[1][g]) + t;
+          hn::Store(hn::DemoteTo(d8, digit1), d8, bytes1);
+        }
         auto* bytes0 = reinterpret_cast<int8_t*>(heads[h].p_digits[0][g]) + t;
-        auto* bytes1 = reinterpret_cast<int8_t*>(heads[h].p_digits[1][g]) + t;
-        // The low byte is digit0: n - 256 * digit1 differs from it by a multiple of 256.
-        _mm_store_si128(reinterpret_cast<__m128i*>(bytes0), _mm512_cvtepi32_epi8(n.raw));
-        _mm_store_si128(reinterpret_cast<__m128i*>(bytes1), _mm512_cvtepi32_epi8(digit1.raw));
+        hn::Store(hn::DemoteTo(d8, digit0), d8, bytes0);
       }
     }
     PAGODA_UNROLL
@@ -257,17 +347,12 @@ HWY_INLINE void ValueIntegerColumns(HeadState* heads, const CodesOf& v, const Ru
                                     int32_t c, int32_t group) {
   const DF d;
   const int64_t v_dim = AlignUp(run.head_dim, 32);
-  const int32_t* digits[kHeads][2];
-  VI acc[kHeads][2][kVectors];
-  PAGODA_UNROLL
+  const int32_t* digits[kHeads][kDigits];
   for (int h = 0; h < kHeads; ++h) {
-    PAGODA_UNROLL
-    for (int digit = 0; digit < 2; ++digit) {
+    for (int digit = 0; digit < kDigits; ++digit)
       digits[h][digit] = heads[h].p_digits[digit][group];
-      PAGODA_UNROLL
-      for (int i = 0; i < kVectors; ++i) acc[h][digit][i] = hn::Zero(DI());
-    }
   }
+  DigitSums<kHeads, kVectors> sums;
   const int32_t first = run.begin / kOctet * kOctet;
   for (int32_t t = first; t < run.end; t += kOctet) {
     const int64_t at = int64_t{t / kTileTokens} * v_dim * 4 + int64_t{c / 32} * 128 +
@@ -276,20 +361,21 @@ HWY_INLINE void ValueIntegerColumns(HeadState* heads, const CodesOf& v, const Ru
     VU quad1[kVectors];
     LoadOctet<kVectors, kBoth>(v.hi + at, kBoth ? v.lo + at : nullptr, quad0, quad1);
     PrefetchLine(v.next_hi + at);
-    if (kVectors > 1) PrefetchLine(v.next_hi + at + 16);
+    if (kVectors * kLanes > 16) PrefetchLine(v.next_hi + at + 16);
     if (kBoth) PrefetchLine(v.next_lo + at);
-    if (kBoth && kVectors > 1) PrefetchLine(v.next_lo + at + 16);
-    DotQuad<kHeads, kVectors>(quad0, digits, t / 4, acc);
-    DotQuad<kHeads, kVectors>(quad1, digits, t / 4 + 1, acc);
+    if (kBoth && kVectors * kLanes > 16) PrefetchLine(v.next_lo + at + 16);
+    sums.Add(quad0, digits, t / 4);
+    sums.Add(quad1, digits, t / 4 + 1);
+    if (t / kOctet % 4 == 3) sums.EndWindow();
   }
+  sums.EndWindow();
   PAGODA_UNROLL
   for (int h = 0; h < kHeads; ++h) {
     const VF step = hn::Set(d, heads[h].p_step[group]);
     PAGODA_UNROLL
     for (int i = 0; i < kVectors; ++i) {
       float* o = heads[h].o_rotated + c + i * kLanes;
-      const VI sum = hn::Add(hn::ShiftLeft<8>(acc[h][1][i]), acc[h][0][i]);
-      hn::Store(hn::MulAdd(step, hn::ConvertTo(d, sum), hn::Load(d, o)), d, o);
+      hn::Store(hn::MulAdd(step, hn::ConvertTo(d, sums.Total(h, i)), hn::Load(d, o)), d, o);
     }
   }
 }
@@ -301,13 +387,14 @@ void ValueIntegers(HeadState* heads, const CodesOf& v, const RunArgs& run) {
   const auto last = run.groups.count - 1;
   for (int32_t c = 0, g = 0; c < v_dim;) {
     while (g < last && c >= run.groups.begin[g + 1]) ++g;
-    // Two vectors share their weights unless a group ends between them.
-    if ((g < last && c + kLanes >= run.groups.begin[g + 1]) || c % 32 != 0) {
+    // Vectors share their weights unless a group, or a block of 32 channels, ends between them.
+    const bool split = g < last && c + kLanes >= run.groups.begin[g + 1];
+    if (split || c % 32 + kIntegerVectors * kLanes > 32) {
       ValueIntegerColumns<kHeads, 1, kBoth>(heads, v, run, c, g);
       c += kLanes;
     } else {
-      ValueIntegerColumns<kHeads, 2, kBoth>(heads, v, run, c, g);
-      c += 2 * kLanes;
+      ValueIntegerColumns<kHeads, kIntegerVectors, kBoth>(heads, v, run, c, g);
+      c += kIntegerVectors * kLanes;
     }
   }
 }
@@ -316,6 +403,6 @@ void ValueIntegers(HeadState* heads, const CodesOf& v, const RunArgs& run) {
 }  // namespace pagoda::kernels
 HWY_POP_ATTRIBUTES
 
-#endif  // HWY_TARGET == HWY_AVX3
+#endif  // PAGODA_INTEGERS_ATTRIBUTES
 
 #endif  // include guard per target
