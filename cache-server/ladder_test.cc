@@ -1,0 +1,139 @@
+// Goal: whatever happens to a page on its way down, what is read of it is raw16 as pushed or the
+// bytes of its one encoding, never another rounding, never a mixture. Method: a daemon with small
+// tiers; ten thousand seeded steps of pushes, fetches, ladder changes, evictions and flushes; every
+// segment that comes back is compared with an encoding made here from the pushed rows.
+#include <random>
+#include <set>
+
+#include "cache-server/page_encoding.h"
+#include "cache-server/testing/test_daemon.h"
+#include "kernels/aligned_buffer.h"
+#include "kernels/codec.h"
+#include "storage/base/testing/status_matchers.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int kDocuments = 40;
+constexpr int kSteps = 10000;
+constexpr v1::Precision kPrecisions[] = {v1::PRECISION_RAW16, v1::PRECISION_Q8, v1::PRECISION_Q4};
+
+class LadderTest : public ::testing::Test {
+ protected:
+  void Begin() {
+    daemon_.options().host.capacity_bytes = int64_t{8} << 20;  // the documents need 20 in raw16
+    daemon_.options().session_timeout = absl::Minutes(30);  // nobody sends heartbeats
+    daemon_.Start();
+    client_ = std::make_unique<WireClient>(daemon_.server().address());
+    scope_ = client_->Hello(spec_)->scopes(0);
+    PAGODA_ASSERT_OK(client_->OpenSession());
+    for (uint32_t seed = 1; seed <= kDocuments; ++seed) {
+      documents_.push_back(MakeChain(spec_, scope_, {.seed = seed, .content_seed = seed}));
+    }
+  }
+
+  // Payloads of all planes that the one encoding of this page has.
+  std::set<std::string> Encoding(const FetchedPage& like, const TestPage& pushed) {
+    PageHeader raw = like.header;
+    raw.planes.clear();
+    raw.segments.clear();
+    raw.rotation = Rotation::kNone;
+    raw.recipe = CodeRecipe::kNone;
+    kernels::AppendPlanes(Precision::kRaw16, kernels::ShapeOf(raw), raw);
+    PageHeader header = *kernels::PlanEncodedHeader(raw, Precision::kQ8);
+    std::vector<kernels::AlignedBuffer> sources;
+    std::vector<ByteSpan> source_spans;
+    for (const std::string& segment : pushed.segments) {
+      sources.emplace_back(static_cast<int64_t>(segment.size()));
+      std::memcpy(sources.back().data(), segment.data(), segment.size());
+      source_spans.push_back(sources.back().span());
+    }
+    std::vector<kernels::AlignedBuffer> targets;
+    std::vector<MutableByteSpan> target_spans;
+    for (const SegmentEntry& segment : header.segments) {
+      targets.emplace_back(segment.stored_bytes());
+      target_spans.push_back(targets.back().mutable_span());
+    }
+    PAGODA_EXPECT_OK(kernels::EncodePage(raw, source_spans, header, target_spans));
+    std::set<std::string> payloads;
+    for (size_t i = 0; i < targets.size(); ++i) {
+      payloads.emplace(AsText(targets[i].span().subspan(0, header.segments[i].length)));
+    }
+    return payloads;
+  }
+
+  void ExpectItsOwnBytes(const FetchedPage& page, const TestPage& pushed) {
+    const Precision precision = PrecisionOf(page.header.planes);
+    ++seen_[precision];
+    if (precision == Precision::kRaw16) {
+      EXPECT_EQ(page.segments, pushed.segments);
+      return;
+    }
+    auto [known, is_new] = encodings_.try_emplace(pushed.key);
+    if (is_new) known->second = Encoding(page, pushed);
+    for (const std::string& segment : page.segments) EXPECT_TRUE(known->second.contains(segment));
+  }
+
+  void Fetch(int document, std::mt19937& rng) {
+    const std::vector<TestPage>& chain = documents_[document];
+    v1::LookupRequest request = client_->LookupFor(spec_, scope_, KeysOf(chain));
+    request.set_precision_min(v1::PRECISION_Q4);
+    request.set_fidelity_min(v1::PRECISION_Q4);
+    const auto lookup = client_->Lookup(request);
+    PAGODA_ASSERT_OK(lookup);
+    if (lookup->pages_size() == 0) return;
+    v1::FetchRequest fetch = client_->FetchFor(*lookup);
+    if (rng() % 3 == 0) fetch.set_precision_max(kPrecisions[rng() % 3]);
+    const auto pages = client_->Fetch(fetch);
+    PAGODA_ASSERT_OK(pages);
+    for (size_t i = 0; i < pages->size(); ++i) {
+      // A page may have gone, or find no room to come up from SSD: a miss.
+      if ((*pages)[i].code == 0) ExpectItsOwnBytes((*pages)[i], chain[i]);
+    }
+  }
+
+  void Step(std::mt19937& rng) {
+    const auto document = static_cast<int>(rng() % kDocuments);
+    const uint32_t dice = rng() % 100;
+    if (dice < 70) return Fetch(document, rng);
+    if (dice < 88) {
+      PAGODA_EXPECT_OK(client_->Push(documents_[document]));
+    } else if (dice < 94) {
+      v1::SetLadderRequest request;
+      request.set_ladder(kPrecisions[rng() % 3]);
+      v1::SetLadderResponse response;
+      EXPECT_TRUE(client_->admin().SetLadder(client_->Context().get(), request, &response).ok());
+    } else if (dice < 98) {
+      v1::EvictRequest request;
+      request.mutable_filter()->set_key(std::string(documents_[document][rng() % 4].key.view()));
+      constexpr v1::Tier kTiers[] = {v1::TIER_UNSPECIFIED, v1::TIER_HOST, v1::TIER_SSD};
+      request.mutable_filter()->set_tier(kTiers[rng() % 3]);
+      v1::EvictResponse response;
+      client_->admin().Evict(client_->Context().get(), request, &response);
+    } else {
+      v1::FlushResponse response;
+      EXPECT_TRUE(client_->admin().Flush(client_->Context().get(), {}, &response).ok());
+    }
+  }
+
+  const ModelSpec spec_ = TestModel();
+  TestDaemon daemon_;
+  std::unique_ptr<WireClient> client_;
+  v1::ScopeInfo scope_;
+  std::vector<std::vector<TestPage>> documents_;
+  std::map<PageKey, std::set<std::string>> encodings_;
+  std::map<Precision, int> seen_;  // pages compared
+};
+
+TEST_F(LadderTest, APageHasOneEncodingForLife) {
+  Begin();
+  std::mt19937 rng(20);
+  for (int step = 0; step < kSteps && !HasFailure(); ++step) Step(rng);
+  for (const Precision precision : {Precision::kRaw16, Precision::kQ8, Precision::kQ4}) {
+    EXPECT_GT(seen_[precision], 30) << PrecisionName(precision);
+  }
+  EXPECT_EQ(encodings_.size(), kDocuments * 4u);
+}
+
+}  // namespace
+}  // namespace pagoda
