@@ -48,32 +48,4 @@ __device__ inline void Levels(uint32_t hi, uint32_t lo, float (&level)[kOctet]) 
   level[7] = LevelOfByte<3>(second, kBaseAndCentre);
 }
 
-// Codes and scales of one tensor of one tile.
-struct TileCodes {
-  const uint32_t* hi;
-  const uint32_t* lo;      // null: hi alone
-  const uint16_t* scales;  // [group][page_tokens]: a4, or 16 * a8 with lo
-
-  __device__ float Scale(int index) const {
-    const float scale = Fp16ToFloat(scales[index]);
-    return lo == nullptr ? scale : 0.0625f * scale;
-  }
-};
-
-// Where tokens and channels are in a tile of head_dim D: page_layout.h.
-template <int D>
-struct TileShape {
-  static constexpr int kOctets = D / kOctet;
-  static constexpr int kRuns = (D + 31) / 32;  // of 32 channels of V
-  static constexpr int kMeanWords = (D + 31) / 32 * 32;
-
-  // u32 words before a block of 32 tokens.
-  __host__ __device__ static constexpr int64_t KBlock(int block) {
-    return int64_t{block} * kOctets * kTileTokens;
-  }
-  __host__ __device__ static constexpr int64_t VBlock(int block) {
-    return int64_t{block} * kRuns * 4 * 32;
-  }
-};
-
 }  // namespace pagoda::kernels::cuda

@@ -11,7 +11,8 @@ namespace pagoda::kernels::cuda {
 namespace {
 
 constexpr int32_t kSplitsMax = 1024;
-constexpr int32_t kGridZMax = 65535;  // of CUDA
+constexpr int32_t kTilesMax = 1 << 20;
+constexpr int32_t kGridMax = 65535;  // a grid's second and third dimension
 
 absl::Status FromLaunch(const char* op, const char* error) {
   if (error == nullptr) return absl::OkStatus();
@@ -51,7 +52,7 @@ bool IsAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer
 absl::Status DecodeAttentionCuda(const DecodeParams& p, Stream stream) {
   PAGODA_RETURN_IF_ERROR(ValidatePageShape(PageShape{1, 1, p.head_dim, p.page_tokens}));
   PAGODA_RETURN_IF_ERROR(CheckHeadDim("decode", p.head_dim));
-  PAGODA_RETURN_IF_ERROR(CheckCount("decode", "sequence_count", p.sequence_count, kGridZMax));
+  PAGODA_RETURN_IF_ERROR(CheckCount("decode", "sequence_count", p.sequence_count, kGridMax));
   PAGODA_RETURN_IF_ERROR(CheckCount("decode", "kv_head_count", p.kv_head_count, 256));
   PAGODA_RETURN_IF_ERROR(CheckCount("decode", "group_count", p.group_count, 64));
   PAGODA_RETURN_IF_ERROR(CheckCount("decode", "split_count", p.split_count, kSplitsMax));
@@ -70,6 +71,30 @@ absl::Status MergeStatesCuda(const MergeParams& p, Stream stream) {
   PAGODA_RETURN_IF_ERROR(CheckCount("merge", "head_dim", p.head_dim, kHeadDimMax));
   PAGODA_RETURN_IF_ERROR(CheckPointers("merge", {p.part_o, p.part_lse2, p.o, p.lse2}));
   return FromLaunch("merge", LaunchMerge(p, stream));
+}
+
+absl::Status EncodeTilesCuda(const EncodeParams& p, Stream stream) {
+  PAGODA_RETURN_IF_ERROR(ValidatePageShape(PageShape{1, 1, p.head_dim, p.page_tokens}));
+  PAGODA_RETURN_IF_ERROR(CheckHeadDim("encode", p.head_dim));
+  PAGODA_RETURN_IF_ERROR(CheckCount("encode", "tile_count", p.tile_count, kTilesMax));
+  PAGODA_RETURN_IF_ERROR(CheckPointers("encode", {p.tiles, p.refused}));
+  return FromLaunch("encode", LaunchEncode(p, stream));
+}
+
+absl::Status DequantizeTilesCuda(const DequantizeParams& p, Stream stream) {
+  PAGODA_RETURN_IF_ERROR(
+      ValidatePageShape(PageShape{1, p.kv_head_count, p.head_dim, p.page_tokens}));
+  PAGODA_RETURN_IF_ERROR(CheckHeadDim("dequantize", p.head_dim));
+  PAGODA_RETURN_IF_ERROR(CheckCount("dequantize", "tile_count", p.tile_count, kTilesMax));
+  PAGODA_RETURN_IF_ERROR(CheckPointers("dequantize", {p.tiles, p.target_offset, p.k, p.v}));
+  return FromLaunch("dequantize", LaunchDequantize(p, stream));
+}
+
+absl::Status GatherCuda(const GatherParams& p, Stream stream) {
+  PAGODA_RETURN_IF_ERROR(CheckCount("gather", "piece_count", p.piece_count, kGridMax));
+  PAGODA_RETURN_IF_ERROR(CheckCount("gather", "bytes_max", p.bytes_max, int64_t{1} << 40));
+  PAGODA_RETURN_IF_ERROR(CheckPointers("gather", {p.pieces}));
+  return FromLaunch("gather", LaunchGather(p, stream));
 }
 
 absl::Status ValidateDeviceTiles(absl::Span<const PageTile> tiles, int32_t page_tokens) {

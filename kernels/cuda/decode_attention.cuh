@@ -11,8 +11,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_cuda.h"
-#include "kernels/cuda/codes.cuh"
-#include "kernels/cuda/lanes.cuh"
+#include "kernels/cuda/tile.cuh"
 
 namespace pagoda::kernels::cuda {
 
@@ -76,40 +75,6 @@ struct DecodeWarp {
   }
 };
 
-__device__ constexpr int Least(int a, int b) { return a < b ? a : b; }
-
-// `tile` of kv head 0 becomes that of `head`.
-template <int D>
-__device__ inline PageTile TileOfHead(PageTile tile, int head, int page_tokens) {
-  const int64_t scales = int64_t{head} * kGroupCount<D> * page_tokens;
-  const int64_t k_words = head * TileShape<D>::KBlock(page_tokens / kTileTokens);
-  const int64_t v_words = head * TileShape<D>::VBlock(page_tokens / kTileTokens);
-  const int64_t rows = int64_t{head} * page_tokens * D;
-  const int64_t sinks = int64_t{head} * kSinkTokens * D;
-  if (tile.precision == Precision::kRaw16) {
-    tile.raw_k += rows;
-    tile.raw_v += rows;
-    return tile;
-  }
-  tile.k_hi_params += scales + int64_t{head} * TileShape<D>::kMeanWords;
-  tile.v_hi_params += scales;
-  tile.k_hi += k_words;
-  tile.v_hi += v_words;
-  if (tile.k_lo != nullptr) {
-    tile.k_lo_params += scales;
-    tile.k_lo += k_words;
-  }
-  if (tile.v_lo != nullptr) {
-    tile.v_lo_params += scales;
-    tile.v_lo += v_words;
-  }
-  if (tile.sink_count > 0) {
-    tile.sink_k += sinks;
-    tile.sink_v += sinks;
-  }
-  return tile;
-}
-
 // q of the block's heads to shared memory, in both frames. Warps share the heads.
 template <int D, int H>
 __device__ inline void LoadQueries(const float* q, int head_count, float scale,
@@ -163,7 +128,7 @@ __device__ inline void CodeLogits(const TileCodes& codes, const uint16_t* mean, 
 #pragma unroll
   for (int g = 0; g < kGroupCount<D>; ++g) {
     float sum[H] = {};
-#pragma unroll (kOctetsInFlight<H>)
+#pragma unroll(kOctetsInFlight <H>)
     for (int octet = GroupBegin<D>(g) / kOctet; octet < GroupBegin<D>(g + 1) / kOctet; ++octet) {
       const int64_t word = row + octet * kTileTokens;
       float level[kOctet];
@@ -185,7 +150,7 @@ __device__ inline void AddCodeValues(const TileCodes& codes, int block,
 #pragma unroll
   for (int i = 0; i < kChannelsOfLane<D>; ++i) {
     const int64_t row = TileShape<D>::VBlock(block) + i * 4 * 32 + lane;
-#pragma unroll (H == 8 ? 1 : 4)
+#pragma unroll(H == 8 ? 1 : 4)
     for (int octet = 0; octet < kTileTokens / kOctet; ++octet) {
       const int64_t word = row + octet * 32;
       float level[kOctet];
@@ -209,11 +174,8 @@ __device__ inline void AttendCodes(const PageTile& tile, int block, int begin, i
                                    DecodeWarp<D, H>& state) {
   const int lane = threadIdx.x % kLanes;
   auto& weights = shared.weights[threadIdx.x / kLanes];
-  const TileCodes k = {
-      tile.k_hi, tile.k_lo,
-      tile.k_lo != nullptr ? tile.k_lo_params : tile.k_hi_params + TileShape<D>::kMeanWords};
-  const TileCodes v = {tile.v_hi, tile.v_lo,
-                       tile.v_lo != nullptr ? tile.v_lo_params : tile.v_hi_params};
+  const TileCodes k = KeyCodes<D>(tile);
+  const TileCodes v = ValueCodes<D>(tile);
   state.Turn(/*to_rotated=*/true, lane);
   float p[H];
   if (k.lo != nullptr) {

@@ -3,10 +3,15 @@
 #pragma once
 
 #include "kernels/cuda/attention_cuda.h"
+#include "kernels/cuda/codec_cuda.h"
+#include "kernels/cuda/gather_cuda.h"
 
 namespace pagoda::kernels::cuda {
 
 const char* LaunchDecode(const DecodeParams& params, Stream stream);
 const char* LaunchMerge(const MergeParams& params, Stream stream);
+const char* LaunchEncode(const EncodeParams& params, Stream stream);
+const char* LaunchDequantize(const DequantizeParams& params, Stream stream);
+const char* LaunchGather(const GatherParams& params, Stream stream);
 
 }  // namespace pagoda::kernels::cuda

@@ -26,7 +26,6 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-
 // A reference to the block's dynamic shared memory as one struct.
 #define PAGODA_SHARED(Type, name)                                              \
   extern __shared__ __align__(16) unsigned char pagoda_dynamic_shared_bytes[]; \
