@@ -95,7 +95,7 @@ struct Block {
 thread_local Block* block = nullptr;
 
 #if defined(PAGODA_SIMT_TSAN)
-void BeforeSwitch(Context&, Context& to) {
+void BeforeSwitch(Context&, Context& to, bool) {
   __tsan_switch_to_fiber(to.sanitizer, __tsan_switch_to_fiber_no_sync);
 }
 void AfterSwitch(Context&) {}
@@ -109,8 +109,9 @@ void DestroyContext(Context& context) {
 }
 void PrepareHost(Context& context) { context.sanitizer = __tsan_get_current_fiber(); }
 #elif defined(__SANITIZE_ADDRESS__)
-void BeforeSwitch(Context& from, Context& to) {
-  __sanitizer_start_switch_fiber(&from.sanitizer, to.stack_low, to.stack_bytes);
+void BeforeSwitch(Context& from, Context& to, bool for_ever) {
+  __sanitizer_start_switch_fiber(for_ever ? nullptr : &from.sanitizer, to.stack_low,
+                                 to.stack_bytes);
 }
 void AfterSwitch(Context& self) {
   const void* low = nullptr;
@@ -131,7 +132,7 @@ void PrepareContext(Context& context) {
 void DestroyContext(Context&) {}
 void PrepareHost(Context& context) { context = Context{}; }
 #else
-void BeforeSwitch(Context&, Context&) {}
+void BeforeSwitch(Context&, Context&, bool) {}
 void AfterSwitch(Context&) {}
 void Release(void*) {}
 void Acquire(void*) {}
@@ -140,8 +141,8 @@ void DestroyContext(Context&) {}
 void PrepareHost(Context&) {}
 #endif
 
-void SwitchTo(Context& from, Context& to) {
-  BeforeSwitch(from, to);
+void SwitchTo(Context& from, Context& to, bool for_ever = false) {
+  BeforeSwitch(from, to, for_ever);
   pagoda_simt_switch(&from.stack_pointer, to.stack_pointer);
   AfterSwitch(from);
 }
@@ -151,7 +152,7 @@ void SwitchTo(Fiber& to) {
   if (&from == &to) return;
   block->current = &to;
   threadIdx = {to.thread, 0, 0};
-  SwitchTo(from.context, to.context);
+  SwitchTo(from.context, to.context, from.done);
 }
 
 bool CanRun(const Fiber& fiber) {
@@ -205,7 +206,7 @@ void FinishFiber() {
   if (next != nullptr) {
     SwitchTo(*next);
   } else {
-    SwitchTo(self.context, block->host);
+    SwitchTo(self.context, block->host, /*for_ever=*/true);
   }
   Die("a finished thread was resumed", 0);
 }
