@@ -1,0 +1,92 @@
+// Goal: no result depends on the order in which the threads of a block run, and no kernel has a
+// data race. Method: every kernel on tiny shapes, threads in ascending, descending and shuffled
+// order, on two OS threads; results equal bit for bit. Under ThreadSanitizer this is the race
+// check.
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/codec_cuda.h"
+#include "kernels/cuda/gather_cuda.h"
+#include "kernels/cuda/simt.h"
+#include "kernels/cuda/testing/decode_case.h"
+
+namespace pagoda::kernels::cuda {
+namespace {
+
+// Calls `run` under several schedules; returns what it gave, which must always be the same.
+template <typename F>
+auto UnderSchedules(F run) {
+  simt::LaunchOptions() = {0, 2};
+  const auto first = run();
+  for (const unsigned schedule : {1u, 7u}) {
+    simt::LaunchOptions().schedule = schedule;
+    EXPECT_EQ(run(), first) << "schedule " << schedule;
+  }
+  simt::LaunchOptions() = {};
+  return first;
+}
+
+TEST(ScheduleCudaTest, Decode) {
+  for (const auto& [head_dim, group_count] : {std::pair(64, 1), std::pair(80, 3)}) {
+    SCOPED_TRACE(head_dim);
+    const PageShape shape{1, 1, head_dim, 32};
+    const DecodePages pages(shape, {Precision::kQ4, Precision::kQ8, Precision::kRaw16}, 3, 1);
+    const auto run = [&, heads = group_count] {
+      DecodeCase decode(pages, {70}, heads, 2);
+      const States states = decode.RunOnDevice(heads, 2);
+      decode.ExpectWithinBound(states, heads);
+      return states.o;
+    };
+    UnderSchedules(run);
+  }
+}
+
+TEST(ScheduleCudaTest, EncodeAndDequantize) {
+  const PageShape shape{1, 1, 80, 32};
+  TestPage raw = RandomRawPage(shape, 0, 3);
+  const DevicePage source(raw);
+  const TestPage encoded = EncodedPage(raw, Precision::kQ8);
+  const DevicePage page(encoded);
+  const PageTile from = source.view().tile(0, 0);
+  const auto encode = [&] {
+    DevicePage target(encoded);
+    const PageTile to = target.view().tile(0, 0);
+    const auto words = [](const uint16_t* p) { return const_cast<uint16_t*>(p); };
+    const auto codes = [](const uint32_t* p) { return const_cast<uint32_t*>(p); };
+    const DeviceVector<EncodeTileParams> tiles(std::vector<EncodeTileParams>{
+        {from.raw_k, from.raw_v, 80, 32, words(to.k_hi_params), words(to.v_hi_params),
+         words(to.k_lo_params), words(to.v_lo_params), codes(to.k_hi), codes(to.v_hi),
+         codes(to.k_lo), codes(to.v_lo)}});
+    DeviceVector<uint32_t> refused(1);
+    PAGODA_EXPECT_OK(EncodeTilesCuda({tiles.data(), refused.data(), 1, 80, 32}, nullptr));
+    std::vector<uint32_t> written(32 * 80 / kOctet);
+    CopyToHost(written.data(), to.k_hi, written.size() * sizeof(uint32_t));
+    return written;
+  };
+  UnderSchedules(encode);
+  const auto dequantize = [&] {
+    const DeviceVector<PageTile> tiles(std::vector<PageTile>{page.view().tile(0, 0)});
+    const DeviceVector<int64_t> offset(1);
+    DeviceVector<float> k(32 * 80);
+    DeviceVector<float> v(32 * 80);
+    PAGODA_EXPECT_OK(DequantizeTilesCuda(
+        {tiles.data(), offset.data(), k.data(), v.data(), 0, 80, 1, 1, 80, 32, RowType::kFloat},
+        nullptr));
+    return v.ToHost();
+  };
+  UnderSchedules(dequantize);
+}
+
+TEST(ScheduleCudaTest, Gather) {
+  const DeviceVector<uint8_t> source(std::vector<uint8_t>(40000, 9));
+  const auto gather = [&] {
+    DeviceVector<uint8_t> target(40000);
+    const DeviceVector<CopyPiece> pieces(std::vector<CopyPiece>{
+        {source.data(), target.data(), 20000}, {source.data(), target.data() + 20000, 16}});
+    PAGODA_EXPECT_OK(GatherCuda({pieces.data(), 2, 20000}, nullptr));
+    return target.ToHost();
+  };
+  UnderSchedules(gather);
+}
+
+}  // namespace
+}  // namespace pagoda::kernels::cuda
