@@ -82,7 +82,7 @@ struct LookupQuery {
   absl::Span<const RecordKey> keys;  // one chain, root side first
   Precision precision_min = Precision::kNone;
   Precision fidelity_min = Precision::kNone;
-  bool touch = true;  // counts as a use; a peek does not
+  bool touch = true;  // counts as a use, once for each request with a lease; a peek does not
   LeaseTerms lease;
 };
 
