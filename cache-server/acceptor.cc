@@ -15,13 +15,13 @@ namespace pagoda {
 namespace {
 
 constexpr int kRetryMilliseconds = 50;
+constexpr int kAcceptsAtOnce = 64;
 
 // Of accept(2): those that say something about one connection, not about us.
 bool IsAboutOneConnection(int error) {
   switch (error) {
     case ECONNABORTED:
     case EINTR:
-    case EPERM:
     case EPROTO:
     case ENETDOWN:
     case ENOPROTOOPT:
@@ -88,7 +88,7 @@ void Acceptor::Run() {
 }
 
 void Acceptor::AcceptAll(int listen_fd) {
-  while (true) {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {  // then the stop is looked for
     UniqueFd connection(::accept4(listen_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (connection.valid()) {
       Recovered();

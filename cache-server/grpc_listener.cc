@@ -61,9 +61,10 @@ void GrpcListener::SetServing(bool serving) {
 }
 
 void GrpcListener::Shutdown(absl::Duration grace) {
+  // While nobody else can have taken the path.
+  if (!unix_path.empty()) ::unlink(unix_path.c_str());
   acceptor->Stop();
   server->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
-  if (!unix_path.empty()) ::unlink(unix_path.c_str());
 }
 
 absl::StatusOr<GrpcListener> ListenGrpc(const ServerOptions& options,

@@ -52,9 +52,9 @@ absl::Status ClearUnixPath(const ListenAddress& address, const sockaddr_un& path
         absl::StrCat(address.ToString(), " exists and is not a socket; choose another path"));
   }
   PAGODA_ASSIGN_OR_RETURN(const UniqueFd fd, UnixSocket(address));
-  // A full backlog (EAGAIN) is somebody's, too.
+  // Refused: nobody listens. A full backlog or a socket of another user is somebody's.
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&path), sizeof(path)) == 0 ||
-      errno == EAGAIN) {
+      errno != ECONNREFUSED) {
     return absl::UnavailableError(absl::StrCat(
         address.ToString(), " is in use; stop the other daemon or choose another path"));
   }
@@ -98,8 +98,12 @@ int ListenTcp(const addrinfo& where, UniqueFd& fd) {
   const int on = 1;
   const int off = 0;
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // accepted ones inherit it
-  if (where.ai_family == AF_INET6) {                                  // [::] serves IPv4 as well
+  // Accepted sockets inherit these. Without the timeout a machine that vanished while pages were
+  // sent to it would be noticed after a quarter of an hour.
+  const unsigned timeout_ms = 5000;
+  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms));
+  if (where.ai_family == AF_INET6) {  // [::] serves IPv4 as well
     ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   }
   if (::bind(fd.get(), where.ai_addr, where.ai_addrlen) != 0) return errno;
@@ -174,11 +178,12 @@ absl::StatusOr<std::vector<UniqueFd>> Listen(ListenAddress& address, mode_t unix
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     // A hosts file may lead to one address by two lines.
     bool again = false;
-    SetPort(one->ai_addr, address.port);
     for (const addrinfo* other = found; other != one; other = other->ai_next) {
+      SetPort(other->ai_addr, 0);
       again = again || SameAddress(*other, *one);
     }
     if (again) continue;
+    SetPort(one->ai_addr, address.port);
     UniqueFd fd;
     error = ListenTcp(*one, fd);
     if (error == EADDRINUSE) return NotListening(address, error);

@@ -28,7 +28,8 @@
 //            Decode by integers rounds q and the weights to b = 15 bits (AVX512-VNNI) or 7 (AVX2,
 //            q4 only) and a sign of the largest in a group (weights: in a tile): E grows by
 //            2^-(b + 1) * sqrt(head_dim) * softmax_scale * log2(e) * max_t(||q|| * (||k_t|| +
-//            ||mu||)), out by 2^-b * page_tokens * V. These are
+//            ||mu||)), out by 2^-b * page_tokens * V (what rounding leaves is
+//            carried to the next token of the lane, so that small weights are not lost). These are
 //            worst cases; the tests hold them, and a hundredth, which nothing has exceeded.
 // Source     Dao, FlashAttention-2 (arXiv:2307.08691); Milakov and Gimelshein (arXiv:1805.02867)
 // Cost       decode: reads each tile once; prefill: 4 * head_dim flops per row and token seen.

@@ -300,8 +300,13 @@ HWY_INLINE void Weigh(HeadState* heads, const uint16_t* scales, const RunArgs& r
     const VF inverse = hn::Set(d, most > 0 ? kIntegerMax / most : 0.0f);
     const float step = most / kIntegerMax * (kBoth ? 0.0625f : 1.0f);
     VI sum[kHeads];
+    VF rest[kHeads];  // what rounding left, carried on in its lane: small weights add up all the
+                      // same
     PAGODA_UNROLL
-    for (int h = 0; h < kHeads; ++h) sum[h] = hn::Zero(DI());
+    for (int h = 0; h < kHeads; ++h) {
+      sum[h] = hn::Zero(DI());
+      rest[h] = hn::Zero(d);
+    }
     for (int32_t t = first; t < last; t += kLanes) {
       const VF unit = hn::Mul(LoadFp16(a + t), inverse);
       PAGODA_UNROLL
@@ -312,7 +317,9 @@ HWY_INLINE void Weigh(HeadState* heads, const uint16_t* scales, const RunArgs& r
           total[h] = hn::Add(total[h], weight);
           if (run.groups.count > 1) hn::Store(weight, d, heads[h].p + t);
         }
-        const VI n = hn::NearestInt(hn::Mul(weight, unit));
+        const VF exact = hn::MulAdd(weight, unit, rest[h]);
+        const VI n = hn::NearestInt(hn::Min(exact, hn::Set(d, kIntegerMax)));
+        rest[h] = hn::Sub(exact, hn::ConvertTo(d, n));
         sum[h] = hn::Add(sum[h], n);
         VI digit0 = n;
         if constexpr (kDigits > 1) {

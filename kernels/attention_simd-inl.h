@@ -45,7 +45,7 @@ constexpr bool kManyRegisters = false;
 // The running maximum before the first token: finite, so that differences are numbers.
 constexpr float kNoMax = -3.0e38f;
 
-// 2^x for x <= 0: relative error below 2^-21; exactly 0 below -126.
+// 2^x for x <= 100: relative error below 2^-21; exactly 0 below -126.
 //   f in [-1/2, 1/2]: the Taylor series to f^6 leaves (ln2/2)^7 / 7! = 2^-23, its sums 2^-22.
 HWY_INLINE VF Exp2(VF x) {
   const DF d;

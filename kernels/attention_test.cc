@@ -257,6 +257,30 @@ TEST(AttentionTest, EveryShapeIsWithinTheBoundOfTheReference) {
   }
 }
 
+// A peak and a long tail of small weights: what integers round away one by one must not be lost.
+TEST(AttentionTest, PeakedWeightsKeepTheirTails) {
+  for (const int32_t page_tokens : {64, 256}) {
+    const Case c{64, page_tokens, 3, {kQ4, kQ4, kRaw}, 5};
+    const Sequence s(c, 11);
+    for (const float sharpness : {0.25f, 1.0f, 4.0f, 16.0f}) {
+      SCOPED_TRACE(sharpness);
+      Queries q(1, 3, 64, 12);
+      for (float& x : q.q) x *= sharpness;
+      const AttentionParams p = ParamsOf(s, q, 3, s.token_count);
+      const Output ref = Attend(p, Twin::kRef);
+      ForEachTarget([&] {
+        const Output cpu = Attend(p, Twin::kCpu);
+        // One byte of a sharp query moves its logits; far less than four bits of a key do.
+        const bool one_byte = hwy::SupportedTargets() == HWY_AVX2 && sharpness > 1;
+        const double share = one_byte ? 0.15 : 0.02;
+        for (size_t i = 0; i < cpu.out.size(); ++i) {
+          EXPECT_NEAR(cpu.out[i], ref.out[i], share * s.magnitudes.v) << i;
+        }
+      });
+    }
+  }
+}
+
 // With one value of V everywhere, softmax weights must sum to one exactly enough.
 TEST(AttentionTest, LargeLogitsStayFinite) {
   const Case c{64, 64, 3, {kQ8, kQ4, kRaw}, 40};

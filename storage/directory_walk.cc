@@ -41,6 +41,7 @@ PageInfo Directory::InfoOf(EntryId id, absl::Duration now) const {
   info.dirty = entry.dirty;
   info.pinned = entry.pinned;
   info.quarantined = entry.quarantined;
+  info.uses = UsesOf(id, now);
   info.lease_count = static_cast<int32_t>(entry.lease_count);
   info.idle = absl::Seconds(absl::ToInt64Seconds(now) - entry.last_use_seconds);
   info.created_unix_seconds = entry.created_unix_seconds;

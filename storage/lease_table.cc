@@ -91,6 +91,11 @@ int64_t LeaseTable::Release(absl::string_view session_id, LeaseId id,
   return 1;
 }
 
+bool LeaseTable::HasRequest(absl::string_view session_id, absl::string_view request_id) const {
+  const auto session = sessions_.find(session_id);
+  return session != sessions_.end() && session->second.by_request.contains(request_id);
+}
+
 int64_t LeaseTable::ReleaseRequest(absl::string_view session_id, absl::string_view request_id,
                                    std::vector<LeasedPage>& released) {
   const auto session = sessions_.find(session_id);

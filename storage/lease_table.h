@@ -72,6 +72,9 @@ class LeaseTable {
   // A living lease of that session, or null. The pointer is good until the next call.
   Lease* Find(absl::string_view session_id, LeaseId id, absl::Duration now);
 
+  // Whether the session has a lease for this request.
+  bool HasRequest(absl::string_view session_id, absl::string_view request_id) const;
+
   // The ended leases' pages are added to `released`, for the caller to unlock. Returns the number
   // of leases ended.
   int64_t Release(absl::string_view session_id, LeaseId id, std::vector<LeasedPage>& released);

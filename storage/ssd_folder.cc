@@ -19,7 +19,6 @@ absl::StatusOr<std::string> SetSsdIndexAside(const std::string& path) {
   std::error_code error;
   fs::remove_all(kept, error);
   if (!error) fs::create_directory(kept, error);
-  fs::remove_all(fs::path(path) / "extents", error);
   std::vector<fs::path> files;
   for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
     if (at->is_regular_file(error) && at->path().filename() != "LOCK") files.push_back(at->path());
@@ -27,6 +26,7 @@ absl::StatusOr<std::string> SetSsdIndexAside(const std::string& path) {
   for (const fs::path& file : files) {
     if (!error) fs::rename(file, kept / file.filename(), error);
   }
+  if (!error) fs::remove_all(fs::path(path) / "extents", error);
   if (error) {
     return absl::UnavailableError(
         absl::StrFormat("ssd: cannot set the damaged index of %s aside: %s; empty the folder", path,

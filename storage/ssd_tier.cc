@@ -133,6 +133,7 @@ absl::Status SsdTier::AdoptRecords() {
   }
   used_bytes_.store(bytes, std::memory_order_relaxed);
   page_count_.store(count, std::memory_order_relaxed);
+  adopted_ = true;
   return absl::OkStatus();
 }
 
@@ -142,7 +143,7 @@ SsdTier::~SsdTier() {
     stopping_ = true;
   }
   if (flusher_.joinable()) flusher_.join();
-  if (index_ == nullptr || files_ == nullptr) return;
+  if (!adopted_) return;
   const absl::Status flushed = Flush();
   if (!flushed.ok()) {
     LogError("ssd_close_flush_failed", {{"path", options_.path}, {"error", flushed.ToString()}});

@@ -151,6 +151,7 @@ class SsdTier {
   static absl::StatusOr<std::unique_ptr<SsdTier>> OpenWhole(const SsdOptions& options);
   SsdTier(const SsdOptions& options, bool direct_io);
   absl::Status AdoptRecords();
+  bool adopted_ = false;  // the files know what is in use: before, nothing may be removed
   absl::StatusOr<Extent> AllocateOrFlush(int64_t bytes);
   absl::Status WriteBytes(const Extent& extent, const SsdPageWrite& page);
   absl::Status Publish(const DirectoryRecord& record) ABSL_LOCKS_EXCLUDED(change_mutex_);

@@ -119,6 +119,7 @@ struct PageInfo {
   bool dirty = false;  // the host copy is not on SSD
   bool pinned = false;
   bool quarantined = false;
+  int32_t uses = 0;  // lately, since it was stored
   int32_t lease_count = 0;
   absl::Duration idle;  // since the last use
   uint64_t created_unix_seconds = 0;

@@ -114,7 +114,10 @@ void TieredStore::StopThreads() {
   }
   if (demoter_.joinable()) demoter_.join();
   if (loader_ != nullptr) loader_->Stop();
-  if (writer_ != nullptr) writer_->Stop();
+  if (writer_ != nullptr) {
+    writer_->Stop();
+    ForgetDeletions();
+  }
   AnswerPendingLoads();
 }
 

@@ -82,7 +82,7 @@ struct LookupQuery {
   absl::Span<const RecordKey> keys;  // one chain, root side first
   Precision precision_min = Precision::kNone;
   Precision fidelity_min = Precision::kNone;
-  bool touch = true;  // counts as a use; a peek does not
+  bool touch = true;  // counts as a use, once for each request with a lease; a peek does not
   LeaseTerms lease;
 };
 
@@ -200,8 +200,8 @@ class TieredStore {
   // A quarantined page is a miss for everyone until a commit replaces it or Remove drops it. Its
   // copy on SSD is deleted, so that a restart does not bring it back.
   absl::Status Quarantine(const RecordKey& key, const ScopeId& scope) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Drops the page from all tiers at once, and with it all pages that follow it. Readers and
-  // leases that hold it keep their bytes.
+  // Drops the page from all tiers, and with it all pages that follow it, leaves first, in slices.
+  // Readers and leases that hold it keep their bytes.
   absl::StatusOr<EvictResult> Remove(const RecordKey& key, const ScopeId& scope)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The same for every page that matches. Pinned pages too: who asks means it.

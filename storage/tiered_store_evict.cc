@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "storage/base/check.h"
+#include "storage/base/log.h"
 #include "storage/tiered_store.h"
 
 namespace pagoda {
@@ -101,11 +103,14 @@ void TieredStore::DeleteSome() {
   if (!writer_->PushAlways([this] { DeleteSome(); })) ForgetDeletions();
 }
 
-// The queue has stopped: the store is closing.
+// The queue has stopped: the store is closing. What was not deleted comes back with the next start.
 void TieredStore::ForgetDeletions() {
   absl::MutexLock lock(&mutex_);
+  if (!deletions_.empty()) {
+    LogWarning("ssd_deletions_dropped", {{"pages", absl::StrCat(deletions_.size())}});
+    ssd_refused_ = true;
+  }
   deletions_done_ += static_cast<int64_t>(deletions_.size());
-  ssd_refused_ = true;
   deletions_.clear();
   deleting_ = false;
 }
@@ -336,16 +341,21 @@ EvictResult TieredStore::DropInSlices(absl::Span<const SubtreeWalk::Found> found
     }
     Finish(after);
   }
-  if (followed.empty() || filter.keep_locked) return result;
-  // Pages came behind these meanwhile: they go too, without another gap.
-  absl::flat_hash_set<EntryId> roots;
-  for (const SubtreeWalk::Found& page : std::exchange(followed, {})) roots.insert(page.id);
+  if (followed.empty()) return result;
+  // Pages came behind these meanwhile, and go too, without another gap; or pages stay behind them.
+  absl::flat_hash_map<EntryId, uint32_t> roots;
+  for (const SubtreeWalk::Found& page : std::exchange(followed, {})) {
+    roots.emplace(page.id, page.incarnation);
+  }
   Aftermath after;
   {
     absl::MutexLock lock(&mutex_);
     SubtreeWalk walk;
-    walk.Scan(directory_, 1, directory_.slot_count(),
-              [&](EntryId id) { return roots.contains(id); });
+    walk.Scan(directory_, 1, directory_.slot_count(), [&](EntryId id) {
+      mutex_.AssertHeld();
+      const auto root = roots.find(id);
+      return root != roots.end() && root->second == directory_.at(id).incarnation;
+    });
     after = drop(walk.Take());
   }
   Finish(after);
@@ -361,12 +371,13 @@ bool TieredStore::DropOne(const SubtreeWalk::Found& page, const PageFilter& filt
   const bool ssd = entry.on_ssd() && filter.tier != TierKind::kHost;
   if (!host && !ssd) return true;
   if (filter.keep_locked && entry.locked()) return true;
-  const bool last_copies = (host || entry.host == nullptr) && (ssd || !entry.on_ssd());
-  if ((last_copies && entry.child_count > 0) ||
-      (host && directory_.host_policy().child_count(page.id) > 0) ||
+  if ((host && directory_.host_policy().child_count(page.id) > 0) ||
       (ssd && directory_.ssd_policy().child_count(page.id) > 0)) {
     return false;
   }
+  // Pages that follow it stay in the other tier, and need it.
+  const bool last_copies = (host || entry.host == nullptr) && (ssd || !entry.on_ssd());
+  if (last_copies && entry.child_count > 0) return true;
   ++result.page_count;
   if (host) result.host_bytes += entry.host->bytes();
   if (ssd) result.ssd_bytes += entry.ssd_bytes();

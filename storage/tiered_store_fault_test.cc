@@ -158,6 +158,31 @@ TEST_F(TieredStoreFaultTest, DiskFullWhileTheIndexCompacts) {
   }
 }
 
+// A start that fails, at whatever read, must leave every page where it is.
+TEST_F(TieredStoreFaultTest, EioAtTheStartLosesNothing) {
+  std::vector<TestPage> pages;
+  for (uint32_t i = 1; i <= 5; ++i) {
+    pages.push_back(TestRoot(i));
+    pages.back().segment_bytes = 500000;  // a file for each two of them
+  }
+  Open();
+  PushAndWrite(pages);
+  store_ = nullptr;
+  int failed = 0;
+  for (int64_t reads = 0;; ++reads) {
+    env_.FailReadsAfter(reads, rocksdb::IOStatus::IOError("Input/output error"));
+    const auto opened = TieredStore::Open(options_, clock_);
+    if (opened.ok()) break;
+    EXPECT_THAT(opened, StatusIs(StatusCode::kUnavailable, "Input/output"));
+    ++failed;
+  }
+  EXPECT_GT(failed, 1);
+  env_.Heal();
+  Open();
+  ExpectWhole(pages);
+  ExpectExact();
+}
+
 // ---- Errors of the disk -------------------------------------------------------------------------
 
 TEST_F(TieredStoreFaultTest, ErrorInTheIndex) {

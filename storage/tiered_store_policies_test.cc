@@ -112,6 +112,27 @@ TEST_F(TieredStorePoliciesTest, SecondTouchWritesWhatWasUsedAndWhatOthersFollow)
   ExpectExact();
 }
 
+TEST_F(TieredStorePoliciesTest, ARequestThatAsksAgainUsesItsPagesOnce) {
+  Open();
+  PAGODA_ASSERT_OK(Push(Big(1)));
+  const auto ask = [&](const char* request) {
+    Lookup({Big(1)}, Precision::kNone, Precision::kNone, {"session", request, absl::Seconds(60)});
+  };
+  const auto uses = [&] {
+    int32_t found = -1;
+    store_->ForEachPage([&](const PageInfo& page) { found = page.uses; });
+    return found;
+  };
+  EXPECT_EQ(uses(), 0);
+  for (int i = 0; i < 5; ++i) ask("one");
+  EXPECT_EQ(uses(), 1);
+  ask("two");
+  EXPECT_EQ(uses(), 2);
+  store_->ReleaseSession("session");
+  ask("one");
+  EXPECT_EQ(uses(), 3);
+}
+
 TEST_F(TieredStorePoliciesTest, GhostWritesWhatComesBack) {
   options_.policies.ssd_admission = policy::SsdAdmissionKind::kS3FifoGhost;
   Open();

@@ -46,7 +46,10 @@ absl::StatusOr<LookupAnswer> TieredStore::LookupPrefix(const LookupQuery& query)
                               directory_.traits_of(id).page_tokens});
       ids.push_back(id);
     }
-    if (query.touch) {
+    // Who asks again while pages load, or to renew, uses them once.
+    const bool asked_before = !query.lease.session_id.empty() &&
+                              leases_.HasRequest(query.lease.session_id, query.lease.request_id);
+    if (query.touch && !asked_before) {
       // Leaf first, so that a parent is never older than what follows it.
       for (auto id = ids.rbegin(); id != ids.rend(); ++id) directory_.Touch(*id, now);
       ObserveLookup(query, ids);

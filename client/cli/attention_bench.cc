@@ -1,7 +1,5 @@
 #include "client/cli/attention_bench.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -12,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/available_memory.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/percentile.h"
 #include "client/cli/text_table.h"
@@ -337,7 +336,7 @@ absl::StatusOr<std::vector<AttentionBenchRow>> RunAttentionBench(
     const AttentionBenchOptions& options,
     const std::function<void(const std::string& step)>& progress) {
   const int64_t needed = options.pool_bytes * static_cast<int64_t>(options.precisions.size());
-  const int64_t free_bytes = int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const int64_t free_bytes = AvailableMemoryBytes();
   if (needed > free_bytes) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "pages of %s are asked for, %s of memory are free; give fewer --mib",

@@ -1,7 +1,5 @@
 #include "client/cli/replay_live.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/cli/available_memory.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/live_replay.h"
 #include "client/cli/live_report.h"
@@ -48,7 +47,7 @@ absl::StatusOr<std::unique_ptr<SelfDaemon>> StartLiveDaemon(const ReplayPlan& pl
   options.policies.host.eviction = plan.policies.front();
   options.policies.host.marks = {.start = 0.90, .stop = 0.88, .hard = 0.98};
   options.host_bytes = static_cast<int64_t>(static_cast<double>(capacity.bytes) / 0.89);
-  const int64_t free_bytes = int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const int64_t free_bytes = AvailableMemoryBytes();
   if (options.host_bytes > free_bytes) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "%d pages of %s take %s, %s of memory are free; give a smaller --model, --share or --bytes",
@@ -79,6 +78,7 @@ std::string CheckReplayLive(const ReplayFlags& flags) {
   if (flags.policies.size() != 1 || flags.precisions.size() != 1) {
     return "--live takes one --policy and one --precision";
   }
+  if (flags.policies.front() == "all") return "--live takes one --policy";
   if (!flags.own_daemon()) return "";
   if (flags.share_flag->count() + flags.bytes.size() + flags.raw16_tokens.size() == 0) {
     return "--live needs a capacity for the daemon it brings: --share S, --bytes B, or --daemon";
@@ -103,6 +103,10 @@ absl::Status RunReplayLive(const ReplayFlags& flags) {
   std::unique_ptr<SelfDaemon> self;
   if (flags.own_daemon()) {
     capacity = CapacityOf(plan, trace);
+    if (capacity.blocks < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the capacity holds no page of ", plan.model, "; give more bytes"));
+    }
     PAGODA_ASSIGN_OR_RETURN(self, StartLiveDaemon(plan, capacity));
     connection.daemon = self->address();
     connection.token.clear();

@@ -23,6 +23,20 @@ class FaultyEnv::Files : public rocksdb::FileSystemWrapper {
     later_error_ = error;
     tables_left_ = after_tables;
   }
+  void SetReads(const IOStatus& error, int64_t after) {
+    absl::MutexLock lock(&mutex_);
+    read_error_ = error;
+    reads_left_ = after;
+  }
+  IOStatus MeetRead() {
+    absl::MutexLock lock(&mutex_);
+    if (read_error_.ok() || reads_left_-- > 0) return IOStatus::OK();
+    ++fault_count_;
+    return read_error_;
+  }
+  IOStatus NewRandomAccessFile(const std::string& path, const rocksdb::FileOptions& options,
+                               std::unique_ptr<rocksdb::FSRandomAccessFile>* file,
+                               rocksdb::IODebugContext* debug) override;
   void CountTable(const std::string& path) {
     if (!absl::EndsWith(path, ".sst")) return;
     absl::MutexLock lock(&mutex_);
@@ -45,6 +59,8 @@ class FaultyEnv::Files : public rocksdb::FileSystemWrapper {
   mutable absl::Mutex mutex_;
   IOStatus error_ ABSL_GUARDED_BY(mutex_);
   IOStatus later_error_ ABSL_GUARDED_BY(mutex_);
+  IOStatus read_error_ ABSL_GUARDED_BY(mutex_);
+  int64_t reads_left_ ABSL_GUARDED_BY(mutex_) = 0;
   int tables_left_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t fault_count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
@@ -81,7 +97,36 @@ class FaultyFile : public rocksdb::FSWritableFileOwnerWrapper {
   const Meeter meet_;
 };
 
+template <typename Meeter>
+class FaultyReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
+ public:
+  FaultyReader(std::unique_ptr<rocksdb::FSRandomAccessFile>&& target, Meeter meet)
+      : FSRandomAccessFileOwnerWrapper(std::move(target)), meet_(std::move(meet)) {}
+
+  IOStatus Read(uint64_t offset, size_t count, const rocksdb::IOOptions& options,
+                rocksdb::Slice* result, char* scratch,
+                rocksdb::IODebugContext* debug) const override {
+    IOStatus failed = meet_();
+    if (!failed.ok()) return failed;
+    return FSRandomAccessFileOwnerWrapper::Read(offset, count, options, result, scratch, debug);
+  }
+
+ private:
+  const Meeter meet_;
+};
+
 }  // namespace
+
+IOStatus FaultyEnv::Files::NewRandomAccessFile(const std::string& path,
+                                               const rocksdb::FileOptions& options,
+                                               std::unique_ptr<rocksdb::FSRandomAccessFile>* file,
+                                               rocksdb::IODebugContext* debug) {
+  IOStatus status = FileSystemWrapper::NewRandomAccessFile(path, options, file, debug);
+  if (!status.ok()) return status;
+  const auto meet = [this] { return MeetRead(); };
+  *file = std::make_unique<FaultyReader<decltype(meet)>>(std::move(*file), meet);
+  return status;
+}
 
 IOStatus FaultyEnv::Files::NewWritableFile(const std::string& path,
                                            const rocksdb::FileOptions& options,
@@ -104,7 +149,13 @@ void FaultyEnv::FailWrites(const IOStatus& error) { files_->Set(error); }
 void FaultyEnv::FailWritesAfterTables(int count, const IOStatus& error) {
   files_->Set(error, count);
 }
-void FaultyEnv::Heal() { files_->Set(IOStatus::OK()); }
+void FaultyEnv::FailReadsAfter(int64_t count, const IOStatus& error) {
+  files_->SetReads(error, count);
+}
+void FaultyEnv::Heal() {
+  files_->Set(IOStatus::OK());
+  files_->SetReads(IOStatus::OK(), 0);
+}
 int64_t FaultyEnv::fault_count() const { return files_->fault_count(); }
 
 }  // namespace pagoda

@@ -1,5 +1,5 @@
-// A RocksDB environment whose files cannot be written while it is told to fail: new files, appends
-// and syncs give the same error.
+// A RocksDB environment whose files cannot be written or read while it is told to fail: new files,
+// appends and syncs, or reads, give the same error.
 //
 // Threads  every method from any thread
 #pragma once
@@ -22,6 +22,8 @@ class FaultyEnv {
   // The same, but only once `count` more tables (.sst) have been begun: the last of them and what
   // comes after it fail. A flush begins one for each family with changes, a compaction others.
   void FailWritesAfterTables(int count, const rocksdb::IOStatus& error);
+  // Reads of files fail from the `count`-th on.
+  void FailReadsAfter(int64_t count, const rocksdb::IOStatus& error);
   void Heal();
   int64_t fault_count() const;
 
