@@ -22,12 +22,18 @@ constexpr int kDecodeWarps = 4;
 template <int H>
 constexpr int kOctetsInFlight = H == 1 ? 32 : 4;
 
+// Shared by the block while it reads pages ...
 template <int D, int H>
-struct DecodeShared {
+struct DecodeReading {
   float q[H][D];  // times softmax_scale * log2(e)
   float q_rotated[H][D];
+  float weights[kDecodeWarps][H][kGroupCount<D>][kTileTokens];  // p, times the scale of V
+};
+// ... and when its warps become one.
+template <int D, int H>
+struct DecodeShared {
   union {
-    float weights[kDecodeWarps][H][kGroupCount<D>][kTileTokens];  // p, times the scale of V
+    DecodeReading<D, H> reading;
     float o[kDecodeWarps][H][D];
   };
   float max[kDecodeWarps][H];
@@ -78,7 +84,7 @@ struct DecodeWarp {
 // q of the block's heads to shared memory, in both frames. Warps share the heads.
 template <int D, int H>
 __device__ inline void LoadQueries(const float* q, int head_count, float scale,
-                                   DecodeShared<D, H>& shared) {
+                                   DecodeReading<D, H>& shared) {
   const int lane = threadIdx.x % kLanes;
   for (int h = threadIdx.x / kLanes; h < H; h += kDecodeWarps) {
     float x[kChannelsOfLane<D>];
@@ -170,7 +176,7 @@ __device__ inline void AddCodeValues(const TileCodes& codes, int block,
 // Tokens begin to end of block `block`, as codes. All lanes of the warp.
 template <int D, int H>
 __device__ inline void AttendCodes(const PageTile& tile, int block, int begin, int end,
-                                   int page_tokens, DecodeShared<D, H>& shared,
+                                   int page_tokens, DecodeReading<D, H>& shared,
                                    DecodeWarp<D, H>& state) {
   const int lane = threadIdx.x % kLanes;
   auto& weights = shared.weights[threadIdx.x / kLanes];
@@ -239,7 +245,7 @@ __device__ inline void RowLogits(const uint16_t* k, int count, const float (&q)[
 // `count` rows, at most 32, of bf16. All lanes of the warp.
 template <int D, int H>
 __device__ inline void AttendRows(const uint16_t* k, const uint16_t* v, int count,
-                                  DecodeShared<D, H>& shared, DecodeWarp<D, H>& state) {
+                                  DecodeReading<D, H>& shared, DecodeWarp<D, H>& state) {
   const int lane = threadIdx.x % kLanes;
   auto& weights = shared.weights[threadIdx.x / kLanes];
   state.Turn(/*to_rotated=*/false, lane);
@@ -267,7 +273,7 @@ __device__ inline void AttendRows(const uint16_t* k, const uint16_t* v, int coun
 // Block `block` of a tile, as far as it is seen from `position`.
 template <int D, int H>
 __device__ inline void AttendBlock(const PageTile& tile, int block, int64_t position,
-                                   int page_tokens, DecodeShared<D, H>& shared,
+                                   int page_tokens, DecodeReading<D, H>& shared,
                                    DecodeWarp<D, H>& state) {
   const int64_t seen = position - tile.base_position + 1;
   const int begin = kTileTokens * block;
@@ -341,7 +347,7 @@ __global__ void __launch_bounds__(kDecodeWarps* kLanes) DecodeKernel(DecodeParam
   const int64_t first_row =
       (int64_t{blockIdx.z} * p.kv_head_count + kv_head) * p.group_count + first_head;
   constexpr float kLog2E = 1.44269504088896340736f;
-  LoadQueries<D, H>(p.q + first_row * D, head_count, p.softmax_scale * kLog2E, shared);
+  LoadQueries<D, H>(p.q + first_row * D, head_count, p.softmax_scale * kLog2E, shared.reading);
   __syncthreads();
 
   const int tile_begin = p.tile_begin[blockIdx.z];
@@ -354,8 +360,8 @@ __global__ void __launch_bounds__(kDecodeWarps* kLanes) DecodeKernel(DecodeParam
   for (int i = threadIdx.x / kLanes; i < (last - first) * blocks_of_tile; i += kDecodeWarps) {
     const PageTile tile =
         TileOfHead<D>(p.tiles[tile_begin + first + i / blocks_of_tile], kv_head, p.page_tokens);
-    AttendBlock<D, H>(tile, i % blocks_of_tile, p.position[blockIdx.z], p.page_tokens, shared,
-                      state);
+    AttendBlock<D, H>(tile, i % blocks_of_tile, p.position[blockIdx.z], p.page_tokens,
+                      shared.reading, state);
   }
   WriteState<D, H>(state, head_count, first_row, p, shared);
 }

@@ -307,7 +307,7 @@ void Launch(dim3 grid, unsigned threads, size_t shared_bytes, const std::functio
   for (std::thread& worker : pool) worker.join();
 }
 
-void* DynamicShared(size_t bytes) {
+void* SharedMemory(size_t bytes) {
   if (bytes > block->shared_bytes) Die("less shared memory launched than used", bytes);
   return block->shared;
 }

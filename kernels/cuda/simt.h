@@ -3,9 +3,10 @@
 // g++, its sanitizers and a debugger see kernels as ordinary code. simt.cc has the scheduler.
 //
 // Offered    threadIdx, blockIdx, blockDim, gridDim (.x of blocks; grids in three dimensions);
-//            dynamic shared memory; __syncthreads, __syncwarp, __shfl_sync, __shfl_xor_sync,
-//            atomicOr; __byte_perm, __f*_rn; the vector types uint2, uint4, float2, float4
-// Not here   static __shared__, partial warp masks, other atomics, streams, cooperative groups,
+//            one struct of shared memory (PAGODA_SHARED); __syncthreads, __syncwarp, __shfl_sync,
+//            __shfl_xor_sync, atomicOr; __byte_perm, __f*_rn; the vector types uint2, uint4,
+//            float2, float4
+// Not here   __shared__ itself, partial warp masks, other atomics, streams, cooperative groups,
 //            TMA, wgmma. Inline PTX stands in a wrapper with a twin made of WarpExchange().
 // Threads    Launch() returns when all blocks ran, on worker_count OS threads; blocks on different
 //            threads run concurrently, threads of a block in the order that `schedule` says.
@@ -26,14 +27,12 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-// A reference to the block's dynamic shared memory as one struct.
-#define PAGODA_SHARED(Type, name)                                              \
-  extern __shared__ __align__(16) unsigned char pagoda_dynamic_shared_bytes[]; \
-  Type& name = *reinterpret_cast<Type*>(pagoda_dynamic_shared_bytes)
+// The block's shared memory, one struct. Static, so that ptxas reports it and refuses too much.
+#define PAGODA_SHARED(Type, name) __shared__ Type name
 
 // PAGODA_LAUNCH((kernel<...>), grid, threads of a block, bytes of shared memory, stream, args ...)
 #define PAGODA_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
-  kernel<<<grid, threads, shared_bytes, stream>>>(__VA_ARGS__)
+  kernel<<<grid, threads, 0, stream>>>(__VA_ARGS__)
 
 #else  // the host is the device
 
@@ -51,7 +50,7 @@
 #define __host__
 #define __launch_bounds__(...)
 #define PAGODA_SHARED(Type, name) \
-  Type& name = *static_cast<Type*>(::pagoda::simt::DynamicShared(sizeof(Type)))
+  Type& name = *static_cast<Type*>(::pagoda::simt::SharedMemory(sizeof(Type)))
 #define PAGODA_LAUNCH(kernel, grid, threads, shared_bytes, stream, ...) \
   static_cast<void>(stream),                                            \
       ::pagoda::simt::Launch(grid, threads, shared_bytes, [&] { (kernel)(__VA_ARGS__); })
@@ -93,8 +92,8 @@ Options& LaunchOptions();
 
 void Launch(dim3 grid, unsigned threads, size_t shared_bytes, const std::function<void()>& body);
 
-// Dynamic shared memory of the running block; aborts when the launch gave less than `bytes`.
-void* DynamicShared(size_t bytes);
+// Shared memory of the running block; aborts when the launch gave less than `bytes`.
+void* SharedMemory(size_t bytes);
 
 // What a thread brings to a warp operation.
 struct Payload {

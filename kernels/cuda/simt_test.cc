@@ -119,7 +119,7 @@ __global__ void MisuseKernel(Misuse misuse) {
       __shfl_xor_sync(kAll, lane, 32);
       break;
     case Misuse::kTooLittleShared:
-      DynamicShared(1);
+      SharedMemory(1);
       break;
   }
 }
