@@ -21,7 +21,9 @@ void AddFlushCommand(CommandLine& commands);
 void AddDemoCommand(CommandLine& commands);
 void AddBenchCommand(CommandLine& commands);  // bench, bench storage
 void AddStorageBenchCommand(CommandLine& commands, CLI::App* bench);
-void AddEvalCommand(CommandLine& commands);
+void AddEvalCommand(CommandLine& commands);  // eval ppl, codecs, profile
+void AddEvalCodecsCommand(CommandLine& commands, CLI::App* eval);
+void AddEvalProfileCommand(CommandLine& commands, CLI::App* eval);
 void AddReplayCommand(CommandLine& commands);
 
 }  // namespace pagoda::cli
