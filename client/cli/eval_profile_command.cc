@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "client/cli/codec_report.h"
 #include "client/cli/commands.h"
 #include "client/cli/eval_inputs.h"
@@ -25,7 +25,8 @@ struct ProfileOptions {
   double bits_max = 4.9;
   std::string measure_text = "legal";
   int64_t measure_tokens = 1024;
-  std::string out;  // empty: only printed
+  std::vector<int32_t> layers;  // not empty: nothing is measured or chosen
+  std::string out;              // empty: only printed
 };
 
 // One run of the command: gains, choice, check on whole texts.
@@ -38,8 +39,8 @@ class ProfileRun {
         shape_(pass_.model().page_shape()) {}
 
   absl::Status Run() {
-    PAGODA_RETURN_IF_ERROR(MeasureGains());
-    const lab::LayerProfile profile = Choose();
+    if (options_.layers.empty()) PAGODA_RETURN_IF_ERROR(MeasureGains());
+    PAGODA_ASSIGN_OR_RETURN(const lab::LayerProfile profile, Choose());
     const std::string yaml = lab::ProfileYaml(profile);
     PrintText(options_.json, absl::StrCat("\n", yaml, "\n"));
     if (!options_.out.empty()) PAGODA_RETURN_IF_ERROR(WriteOutput(options_.out, yaml));
@@ -85,13 +86,27 @@ class ProfileRun {
     return absl::OkStatus();
   }
 
-  lab::LayerProfile Choose() const {
+  absl::StatusOr<lab::LayerProfile> Choose() const {
     lab::LayerProfile profile;
     profile.model = inputs_.engine->config().name;
     profile.identity = IdentityOf(inputs_.engine->model_spec());
     profile.layer_count = shape_.layer_count;
-    profile.k_lo_layers = lab::ChooseLayers(shape_, gains_, options_.bits_max);
+    if (options_.layers.empty()) {
+      profile.k_lo_layers = lab::ChooseLayers(shape_, gains_, options_.bits_max);
+      PrintText(options_.json, GainText(profile));
+    } else {
+      const std::set<int32_t> layers(options_.layers.begin(), options_.layers.end());
+      if (*layers.rbegin() >= shape_.layer_count) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "--layers %d: the model has layers 0 to %d", *layers.rbegin(), shape_.layer_count - 1));
+      }
+      profile.k_lo_layers.assign(layers.begin(), layers.end());
+    }
     profile.bits = lab::ProfileBits(shape_, static_cast<int32_t>(profile.k_lo_layers.size()));
+    return profile;
+  }
+
+  std::string GainText(const lab::LayerProfile& profile) const {
     TextTable table({{"layer", Align::kRight},
                      {"gain e-3", Align::kRight},
                      {"of q4's KL", Align::kRight},
@@ -103,11 +118,9 @@ class ProfileRun {
                     absl::StrFormat("%+.1f %%", 100 * gains_[layer] / measured_q4_kl_),
                     kept ? "K lo" : ""});
     }
-    PrintText(options_.json, absl::StrFormat("%s, %s, %d tokens, window %d: KL of q4 %.3fe-3\n\n%s",
-                                             profile.model, options_.measure_text,
-                                             options_.measure_tokens, options_.flags.window_tokens,
-                                             1000 * measured_q4_kl_, table.Render()));
-    return profile;
+    return absl::StrFormat("%s, %s, %d tokens, window %d: KL of q4 %.3fe-3\n\n%s", profile.model,
+                           options_.measure_text, options_.measure_tokens,
+                           options_.flags.window_tokens, 1000 * measured_q4_kl_, table.Render());
   }
 
   // q4 and the profile over every text; those that were not measured are held out.
@@ -142,10 +155,11 @@ class ProfileRun {
     double sum = 0;
     for (size_t row = 1; row < rows_.size(); row += 2) sum += rows_[row].kl_mean;
     PrintText(options_.json,
-              absl::StrFormat("\nprofile: %.3f bits, mean KL over the texts %.3fe-3; layers were "
-                              "chosen on %s\n",
+              absl::StrFormat("\nprofile: %.3f bits, mean KL over the texts %.3fe-3%s\n",
                               profile.bits, 2000 * sum / static_cast<double>(rows_.size()),
-                              options_.measure_text));
+                              options_.layers.empty()
+                                  ? absl::StrCat("; layers were chosen on ", options_.measure_text)
+                                  : ""));
     return absl::OkStatus();
   }
 
@@ -156,6 +170,7 @@ class ProfileRun {
     Json json = CodecJson(run, rows_);
     json["bits"] = profile.bits;
     json["k_lo_layers"] = profile.k_lo_layers;
+    if (!options_.layers.empty()) return json;
     json["measured_text"] = options_.measure_text;
     json["measured_tokens"] = options_.measure_tokens;
     json["measured_q4_kl"] = measured_q4_kl_;
@@ -202,10 +217,11 @@ void AddEvalProfileCommand(CommandLine& commands, CLI::App* eval) {
       "Measures for each layer by how much mean KL drops when its K alone is read at 8 bits, "
       "takes\n"
       "the best layers that the budget allows, and checks the profile on whole texts.\n\n"
-      "Example: pagoda eval profile --budget 4.9 --out profile.yaml\n\n"
+      "Example: pagoda eval profile --budget 4.9 --out profile.yaml\n"
+      "         pagoda eval profile --layers 18,19 --text tech\n\n"
       "JSON keys: model, tokens, window, rows[] {codec: q4 or profile, k_bits, v_bits, text,\n"
       "  nll_delta_pct, nll_delta_se, kl_mean, kl_p99, top1}, bits, k_lo_layers[],\n"
-      "  measured_text, measured_tokens, measured_q4_kl, gains[]\n");
+      "  measured_text, measured_tokens, measured_q4_kl, gains[] (without --layers)\n");
   AddEvalFlags(*app, options->flags);
   app->add_option("--budget", options->bits_max, "bits per element, mean of K and V")
       ->type_name("BITS")
@@ -218,6 +234,11 @@ void AddEvalProfileCommand(CommandLine& commands, CLI::App* eval) {
       ->type_name("N")
       ->check(CLI::Range(8, 1 << 20))
       ->capture_default_str();
+  app->add_option("--layers", options->layers,
+                  "keep these and measure nothing: only the check on whole texts")
+      ->type_name("N,...")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 511));
   app->add_option("--out", options->out, "write the profile to this file")->type_name("FILE");
   AddJsonFlag(*app, options->json);
   commands.Add({app, [options] { return CheckProfile(*options); },
