@@ -150,7 +150,7 @@ std::vector<std::string> CodecLine(const CodecRow& row) {
 std::string CodecSummary(const std::vector<CodecRow>& rows, const std::vector<std::string>& texts) {
   std::vector<Column> columns = {
       {"codec", Align::kLeft},  {"K bits", Align::kRight},  {"V bits", Align::kRight},
-      {"mean", Align::kRight},  {"NLL %", Align::kRight},   {"KL e-3", Align::kRight},
+      {"bits", Align::kRight},  {"NLL %", Align::kRight},   {"KL e-3", Align::kRight},
       {"worst", Align::kRight}, {"p99 e-3", Align::kRight}, {"top-1", Align::kRight}};
   for (const std::string& text : texts) {
     columns.push_back({absl::StrCat("of ", kYardstick, ", ", text), Align::kRight});

@@ -68,8 +68,9 @@ class CodecTable {
         options_.json,
         absl::StrCat("\n", CodecSummary(rows_, inputs_.names),
                      "\nAgainst raw16, paired: NLL is the change of the mean and its standard "
-                     "error, KL the divergence in nats.\nBits with scales and means, without "
-                     "headers and window. Last columns: KL over that of q4_0+H.\n"));
+                     "error, KL the divergence in nats.\nBits per element, mean of K and V; "
+                     "scales and means count, headers and window do not. Last columns: KL over "
+                     "that of q4_0+H.\n"));
     return WriteJson(options_.json, CodecJson(run_, rows_));
   }
 
