@@ -31,6 +31,7 @@ LAYERS = {
     "client/": (["client/.", "client/testing/", "kernels/", "storage/base/"] + WIRE, ["rocksdb/"]),
     "client/worker/": (["client/.", "client/worker/", "client/testing/", "kernels/",
                         "storage/base/"] + WIRE, ["rocksdb/", "prometheus/"]),
+    "client/lab/": (["client/lab/", "client/worker/", "kernels/", "storage/base/"], NO_SERVICES),
     "client/cli/": (["client/", "kernels/", "storage/.", "storage/base/", "storage/policy/",
                      "storage/replay/", "cache-server/"] + WIRE, ["rocksdb/"]),
     "cache-server/": (["cache-server/", "storage/", "kernels/"] + WIRE, []),

@@ -22,7 +22,9 @@ void AddDemoCommand(CommandLine& commands);
 void AddBenchCommand(CommandLine& commands);  // bench, bench storage
 void AddStorageBenchCommand(CommandLine& commands, CLI::App* bench);
 void AddAttentionBenchCommand(CommandLine& commands, CLI::App* bench);
-void AddEvalCommand(CommandLine& commands);
+void AddEvalCommand(CommandLine& commands);  // eval ppl, codecs, profile
+void AddEvalCodecsCommand(CommandLine& commands, CLI::App* eval);
+void AddEvalProfileCommand(CommandLine& commands, CLI::App* eval);
 void AddReplayCommand(CommandLine& commands);
 
 }  // namespace pagoda::cli

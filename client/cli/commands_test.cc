@@ -96,6 +96,11 @@ TEST_F(CommandsTest, ValuesOutOfRangeAreUsageErrors) {
   ExpectError(RunProgram("pagoda", {"bench", "--dim", "20"}), kUsage, "20", "--help");
   ExpectError(RunProgram("pagoda", {"bench", "--self", "--daemon", "x:1"}), kUsage, "--self",
               "--help");
+  ExpectError(RunProgram("pagoda", {"eval", "codecs", "--codec", "q5"}), kUsage, "q5", "--help");
+  ExpectError(RunProgram("pagoda", {"eval", "codecs", "--resume"}), kUsage,
+              "name it with --json FILE", "--help");
+  ExpectError(RunProgram("pagoda", {"eval", "profile", "--measure-tokens", "100"}), kUsage,
+              "--measure-tokens 100", "--help");
   ExpectError(RunProgram("pagoda", {"eval", "ppl", "--tokens", "100"}), kUsage, "--tokens 100",
               "at least 134");
   EXPECT_EQ(admin_.call_count, 0);

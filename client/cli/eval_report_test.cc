@@ -12,7 +12,8 @@ namespace {
 EvalText SampleText() {
   EvalText text{"legal", {}};
   text.report.token_count = 4095;
-  text.report.rows = {{Precision::kRaw16, 2.5}, {Precision::kQ8, 2.501}, {Precision::kQ4, 2.51}};
+  text.report.rows = {
+      {{2.5}, Precision::kRaw16}, {{2.501}, Precision::kQ8}, {{2.51}, Precision::kQ4}};
   text.report.rows[1].nll_delta_percent = 0.012;
   text.report.rows[1].nll_delta_standard_error_percent = 0.004;
   text.report.rows[1].mean_kl = 5e-5;

@@ -1,8 +1,9 @@
-// Goal: eval ppl runs on the installed model and q8 is nearer to raw16 than q4. Method: the real
-// binary on a short text; skipped where model or texts are missing.
+// Goal: the eval commands run on the installed model and rank precisions and codecs as they must.
+// Method: the real binary on a short text; skipped where model or texts are missing.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "client/cli/eval_texts.h"
@@ -16,13 +17,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-TEST(EvalTest, ShortText) {
+// Empty when model and texts are here, else what is missing.
+std::string Missing() {
   const absl::StatusOr<std::string> model = ResolveModelPath();
-  if (!model.ok()) GTEST_SKIP() << "SKIPPED, no model: " << model.status().message();
+  if (!model.ok()) return std::string(model.status().message());
   const absl::StatusOr<std::string> text = EvalTextPath("legal");
-  if (!text.ok() || access(text->c_str(), R_OK) != 0) {
-    GTEST_SKIP() << "SKIPPED, no texts: run deploy/fetch_texts.sh";
-  }
+  const bool readable = text.ok() && access(text->c_str(), R_OK) == 0;
+  return readable ? "" : "no texts: run deploy/fetch_texts.sh";
+}
+
+TEST(EvalTest, ShortText) {
+  if (!Missing().empty()) GTEST_SKIP() << "SKIPPED, " << Missing();
   const ProgramResult result =
       RunProgram("pagoda", {"eval", "ppl", "--text", "legal", "--tokens", "768", "--json", "-"});
   ASSERT_EQ(result.exit_code, 0) << result.errors;
@@ -36,6 +41,58 @@ TEST(EvalTest, ShortText) {
   EXPECT_GT(row["q8_mean_kl"].get<double>(), 0);
   EXPECT_LT(row["q8_mean_kl"].get<double>(), row["q4_mean_kl"].get<double>());
   EXPECT_LT(row["q4_mean_kl"].get<double>(), 0.02);
+}
+
+TEST(EvalTest, CodecsOfAShortTextAndTheRestOfThemLater) {
+  if (!Missing().empty()) GTEST_SKIP() << "SKIPPED, " << Missing();
+  absl::StatusOr<TempFolder> folder = TempFolder::Make("eval_test_");
+  PAGODA_ASSERT_OK(folder);
+  const std::string file = folder->File("codecs.json");
+  const auto run = [&](const std::string& codecs, std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"eval",     "codecs", "--text",  "legal",
+                                          "--tokens", "512",    "--codec", codecs};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunProgram("pagoda", arguments);
+  };
+  ProgramResult result = run("q4_0+H,q4", {"--json", file});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_NE(result.output.find("of q4_0+H, legal"), std::string::npos) << result.output;
+  // Only what is missing is measured; the rest stays as it was.
+  result = run("q4,q4_0", {"--json", file, "--resume"});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_EQ(result.output.find("legal, q4 ..."), std::string::npos) << result.output;
+  std::ifstream stream(file);
+  const Json json = Json::parse(stream);
+  ASSERT_EQ(json["rows"].size(), 3u);
+  EXPECT_EQ(json["rows"][0]["codec"], "q4_0+H");
+  EXPECT_EQ(json["rows"][2]["codec"], "q4_0");
+  const auto kl = [&](int row) { return json["rows"][row]["kl_mean"].get<double>(); };
+  EXPECT_LT(kl(1), kl(0));
+  EXPECT_LT(kl(0), kl(2));
+  result = run("q4", {"--json", file, "--resume", "--window", "64"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.errors.find("leave out --resume or name another file"), std::string::npos)
+      << result.errors;
+}
+
+TEST(EvalTest, AProfileThatIsGiven) {
+  if (!Missing().empty()) GTEST_SKIP() << "SKIPPED, " << Missing();
+  const auto run = [](const std::string& layers) {
+    return RunProgram("pagoda", {"eval", "profile", "--text", "legal", "--tokens", "512",
+                                 "--layers", layers, "--json", "-"});
+  };
+  const ProgramResult result = run("23,18,18,20");
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  const Json json = Json::parse(result.output);
+  EXPECT_EQ(json["k_lo_layers"], Json::parse("[18, 20, 23]"));
+  EXPECT_EQ(json["rows"][0]["codec"], "q4");
+  EXPECT_EQ(json["rows"][1]["codec"], "profile");
+  EXPECT_NEAR(json["rows"][1]["k_bits"].get<double>(), 4.5 + 4.25 / 10, 1e-9);
+  EXPECT_EQ(json["rows"][1]["v_bits"], 4.25);
+  const ProgramResult beyond = run("30");
+  EXPECT_EQ(beyond.exit_code, 1);
+  EXPECT_NE(beyond.errors.find("--layers 30: the model has layers 0 to 29"), std::string::npos)
+      << beyond.errors;
 }
 
 TEST(EvalTest, ATextThatIsShorterThanAskedIsSaid) {

@@ -213,6 +213,13 @@ kernels::AttentionParams ForwardPass::HeadParams(int64_t row, int32_t kv_head) c
   return params;
 }
 
+void ForwardPass::Attend(int32_t layer, int32_t kv_head, const kernels::AttentionParams& params,
+                         kernels::AttentionScratch& scratch) const {
+  const absl::Status status = attention_ == nullptr ? kernels::AttentionCpu(params, scratch)
+                                                    : attention_(layer, kv_head, params, scratch);
+  PAGODA_CHECK(status.ok());
+}
+
 void ForwardPass::AttendPrefill(int32_t layer, const Rows& rows, const KvSequence& sequence) {
   const int64_t kv_heads = config_.kv_head_count;
   // The last rows see the most tokens: starting with them evens out the threads' ends.
@@ -229,7 +236,7 @@ void ForwardPass::AttendPrefill(int32_t layer, const Rows& rows, const KvSequenc
     params.query_count = kAttentionRows;
     params.first_position = position;
     params.pages = scratch.tiles;
-    PAGODA_CHECK(kernels::AttentionCpu(params, scratch.attention).ok());
+    Attend(layer, kv_head, params, scratch.attention);
   });
 }
 
@@ -255,7 +262,7 @@ void ForwardPass::AttendDecode(int32_t layer, const Rows& rows, const KvSequence
     params.query_count = 1;
     params.first_position = position;
     params.pages = absl::MakeConstSpan(scratch.tiles).subspan(first_page, kPartitionPages);
-    PAGODA_CHECK(kernels::AttentionCpu(params, scratch.attention).ok());
+    Attend(layer, kv_head, params, scratch.attention);
   });
   for (int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
     const int64_t first = kv_head * partition_count;

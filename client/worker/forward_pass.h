@@ -51,6 +51,13 @@ class ForwardPass {
   const LlamaModel& model() const { return model_; }
   ThreadPool& pool() { return pool_; }
 
+  // Stands in for kernels::AttentionCpu, with its contract: measurements read the pages in other
+  // forms (client/lab). Called by the pool's threads at once. Null, the default: AttentionCpu.
+  using Attention = std::function<absl::Status(int32_t layer, int32_t kv_head,
+                                               const kernels::AttentionParams& params,
+                                               kernels::AttentionScratch& scratch)>;
+  void set_attention(Attention attention) { attention_ = std::move(attention); }
+
   // Computes the leading ids, as many as one chunk takes, and returns how many. Their hidden states
   // stay until the next call. REQUIRES: ids not empty, sequence at a page boundary.
   absl::StatusOr<int64_t> PrefillChunk(absl::Span<const uint32_t> ids, KvSequence& sequence);
@@ -98,6 +105,8 @@ class ForwardPass {
   void AttendDecode(int32_t layer, const Rows& rows, const KvSequence& sequence);
   void FeedForward(const LlamaLayer& layer, const Rows& rows);
   kernels::AttentionParams HeadParams(int64_t row, int32_t kv_head) const;
+  void Attend(int32_t layer, int32_t kv_head, const kernels::AttentionParams& params,
+              kernels::AttentionScratch& scratch) const;
   void Lap(double* total);
 
   // Constant after construction.
@@ -107,6 +116,7 @@ class ForwardPass {
   int64_t qkv_size_;
   float softmax_scale_;
 
+  Attention attention_;
   RopeTable rope_;
   Rows last_rows_;
   ForwardTimes times_;

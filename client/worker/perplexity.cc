@@ -2,20 +2,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "client/worker/elementwise.h"
 #include "client/worker/kv_sequence.h"
-#include "client/worker/sampler.h"
 #include "storage/base/status_macros.h"
 
 namespace pagoda {
 namespace {
 
 constexpr int64_t kPageTokens = ForwardPass::kPageTokens;
-constexpr int64_t kErrorBlock = 128;  // positions that count as one sample of the standard error
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -26,37 +22,8 @@ struct Lane {
   KvSequence sequence;
   std::vector<float> hidden;  // [chunk][hidden_size], after the final norm
   std::vector<float> logits;  // [kPageTokens][vocab_size]
-  // One per position.
-  std::vector<double> nll;
-  std::vector<double> kl;
-  std::vector<uint8_t> agrees;
+  PositionScores scores;
 };
-
-double Mean(absl::Span<const double> values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return sum / static_cast<double>(values.size());
-}
-
-// Of the mean of `values`, from the spread of the means of whole blocks; 0 for fewer than two.
-double StandardError(absl::Span<const double> values) {
-  std::vector<double> means;
-  for (size_t begin = 0; begin + kErrorBlock <= values.size(); begin += kErrorBlock) {
-    means.push_back(Mean(values.subspan(begin, kErrorBlock)));
-  }
-  if (means.size() < 2) return 0;
-  const double mean = Mean(means);
-  double squares = 0;
-  for (const double value : means) squares += (value - mean) * (value - mean);
-  const auto count = static_cast<double>(means.size());
-  return std::sqrt(squares / (count - 1) / count);
-}
-
-double Percentile99(std::vector<double> values) {
-  const auto at = values.begin() + static_cast<int64_t>(values.size() * 99 / 100);
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
 
 absl::StatusOr<std::vector<Lane>> MakeLanes(const ForwardPass& pass, int64_t position_count,
                                             const PerplexityOptions& options) {
@@ -79,9 +46,7 @@ absl::StatusOr<std::vector<Lane>> MakeLanes(const ForwardPass& pass, int64_t pos
     lanes.push_back({.sequence = std::move(sequence),
                      .hidden = {},
                      .logits = std::vector<float>(kPageTokens * config.vocab_size),
-                     .nll = std::vector<double>(position_count),
-                     .kl = std::vector<double>(position_count),
-                     .agrees = std::vector<uint8_t>(position_count, 1)});
+                     .scores = PositionScores(position_count)});
   }
   return lanes;
 }
@@ -89,17 +54,13 @@ absl::StatusOr<std::vector<Lane>> MakeLanes(const ForwardPass& pass, int64_t pos
 // Fills in what position `position` has to say in every lane; its logits are row `row`.
 void Compare(int64_t position, int64_t row, uint32_t target, int64_t vocab_size,
              std::vector<Lane>& lanes) {
-  const float* reference = &lanes[0].logits[row * vocab_size];
-  const double reference_lse = LogSumExp(reference, vocab_size);
-  const uint32_t reference_top = ArgMax(absl::MakeConstSpan(reference, vocab_size));
-  for (Lane& lane : lanes) {
-    const float* logits = &lane.logits[row * vocab_size];
-    const bool is_reference = logits == reference;
-    const double lse = is_reference ? reference_lse : LogSumExp(logits, vocab_size);
-    lane.nll[position] = lse - logits[target];
-    if (is_reference) continue;
-    lane.kl[position] = KlDivergence(reference, reference_lse, logits, lse, vocab_size);
-    lane.agrees[position] = ArgMax(absl::MakeConstSpan(logits, vocab_size)) == reference_top;
+  const auto logits_of = [&](const Lane& lane) {
+    return absl::MakeConstSpan(lane.logits).subspan(row * vocab_size, vocab_size);
+  };
+  const ReferenceLogits reference(logits_of(lanes[0]));
+  lanes[0].scores.nll[position] = reference.NllOf(target);
+  for (size_t i = 1; i < lanes.size(); ++i) {
+    reference.Score(logits_of(lanes[i]), target, position, lanes[i].scores);
   }
 }
 
@@ -129,23 +90,10 @@ absl::Status RunChunk(ForwardPass& pass, absl::Span<const uint32_t> ids, int64_t
 }
 
 PerplexityRow Summarize(const Lane& lane, const Lane& reference, int64_t first_scored) {
-  const absl::Span<const double> nll = absl::MakeConstSpan(lane.nll).subspan(first_scored);
-  const absl::Span<const double> kl = absl::MakeConstSpan(lane.kl).subspan(first_scored);
-  std::vector<double> delta(nll.begin(), nll.end());
-  for (size_t i = 0; i < delta.size(); ++i) delta[i] -= reference.nll[first_scored + i];
-  const double reference_nll = Mean(absl::MakeConstSpan(reference.nll).subspan(first_scored));
-  const int64_t agreeing =
-      std::count(lane.agrees.begin() + first_scored, lane.agrees.end(), uint8_t{1});
   PerplexityRow row;
+  static_cast<QualitySummary&>(row) =
+      SummarizeQuality(lane.scores, reference.scores.nll, first_scored);
   row.precision = lane.sequence.options().precision;
-  row.mean_nll = Mean(nll);
-  row.perplexity = std::exp(row.mean_nll);
-  row.all_mean_nll = Mean(lane.nll);
-  row.nll_delta_percent = 100 * Mean(delta) / reference_nll;
-  row.nll_delta_standard_error_percent = 100 * StandardError(delta) / reference_nll;
-  row.mean_kl = Mean(kl);
-  row.p99_kl = Percentile99({kl.begin(), kl.end()});
-  row.top1_agreement = static_cast<double>(agreeing) / static_cast<double>(kl.size());
   row.kv_bytes_per_token = static_cast<double>(lane.sequence.stored_bytes()) /
                            static_cast<double>(lane.sequence.token_count());
   return row;

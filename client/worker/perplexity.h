@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/worker/forward_pass.h"
+#include "client/worker/paired_quality.h"
 #include "storage/base/precision.h"
 
 namespace pagoda {
@@ -30,18 +31,9 @@ struct PerplexityOptions {
   int64_t window_tokens = 128;
 };
 
-// One precision. Means are over the scored positions unless said.
-struct PerplexityRow {
+// One precision; differences are against raw16 and zero in its own row.
+struct PerplexityRow : QualitySummary {
   Precision precision = Precision::kRaw16;
-  double mean_nll = 0;  // nats per token
-  double perplexity = 0;
-  double all_mean_nll = 0;  // over every position of the text
-  // Against raw16; zero in its own row.
-  double nll_delta_percent = 0;                 // of raw16's mean_nll
-  double nll_delta_standard_error_percent = 0;  // over blocks of 128 positions
-  double mean_kl = 0;                           // nats
-  double p99_kl = 0;
-  double top1_agreement = 1;
   // Of the whole sequence at its end.
   double kv_bytes_per_token = 0;
 };
