@@ -23,6 +23,7 @@ CodedAttention::CodedAttention(KvCodec codec, const kernels::PageShape& shape,
     : codec_(std::move(codec)), shape_(shape), window_tokens_(window_tokens) {
   PAGODA_CHECK(codec_.k != nullptr);
   PAGODA_CHECK(codec_.v != nullptr);
+  PAGODA_CHECK(shape_.head_dim <= kHeadDimMax);
   PAGODA_CHECK(codec_.tile_tokens % shape_.page_tokens == 0);
   for (int32_t i = 0; i < shape_.layer_count * shape_.head_count; ++i) {
     heads_.push_back(std::make_unique<Head>());

@@ -10,15 +10,17 @@
 // Threads    Attend() from several at once; of one head, one codes while others wait
 // Ownership  holds all coded tiles: twice the raw16 of the sequence. One object per sequence.
 // Errors     Attend(): those of kernels::AttentionCpu
-// Limits     head_dim 128; the pages of a codec's tile come in one call (prefill's do)
+// Limits     head_dim of kHeadDimMax; the pages of a codec's tile come in one call (prefill's do)
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "client/lab/kv_codec.h"
 #include "kernels/attention.h"
 #include "kernels/page_layout.h"
@@ -27,7 +29,9 @@ namespace pagoda::lab {
 
 class CodedAttention {
  public:
-  // REQUIRES: a codec with round trips, made for `shape`.
+  static constexpr int32_t kHeadDimMax = kernels::kHeadDimMax / 2;
+
+  // REQUIRES: a codec with round trips, made for `shape`; its head_dim within the limit.
   CodedAttention(KvCodec codec, const kernels::PageShape& shape, int64_t window_tokens);
 
   // For ForwardPass::set_attention(), with a raw16 sequence.

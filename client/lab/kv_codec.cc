@@ -96,28 +96,30 @@ KvCodec KVarNCodec(const Shape& shape, int bits) {
   return codec;
 }
 
+enum class Heads { kAny, kOf64 };  // that the rule can cut
 struct Entry {
   const char* name;
+  Heads heads;
   KvCodec (*make)(const Shape& shape);
 };
 // In the order of the table: falling bits, ours first.
 constexpr Entry kEntries[] = {
-    {"q8", [](const Shape& shape) { return Product(shape, Precision::kQ8); }},
-    {"e88", [](const Shape& shape) { return Prefix(shape, 8, 8); }},
-    {"q8_0+H", [](const Shape& shape) { return Llama(shape, 8, true); }},
-    {"q8_0", [](const Shape& shape) { return Llama(shape, 8, false); }},
-    {"q4", [](const Shape& shape) { return Product(shape, Precision::kQ4); }},
-    {"e44", [](const Shape& shape) { return Prefix(shape, 4, 4); }},
-    {"q4_0+H", [](const Shape& shape) { return Llama(shape, 4, true); }},
-    {"q4_0", [](const Shape& shape) { return Llama(shape, 4, false); }},
-    {"kivi4", [](const Shape& shape) { return Kivi(shape, 4); }},
-    {"hf4", QuantizedCache},
-    {"e43", [](const Shape& shape) { return Prefix(shape, 4, 3); }},
-    {"e33", [](const Shape& shape) { return Prefix(shape, 3, 3); }},
-    {"e32", [](const Shape& shape) { return Prefix(shape, 3, 2); }},
-    {"e22", [](const Shape& shape) { return Prefix(shape, 2, 2); }},
-    {"kvarn2", [](const Shape& shape) { return KVarNCodec(shape, 2); }},
-    {"kivi2", [](const Shape& shape) { return Kivi(shape, 2); }},
+    {"q8", Heads::kAny, [](const Shape& shape) { return Product(shape, Precision::kQ8); }},
+    {"e88", Heads::kAny, [](const Shape& shape) { return Prefix(shape, 8, 8); }},
+    {"q8_0+H", Heads::kOf64, [](const Shape& shape) { return Llama(shape, 8, true); }},
+    {"q8_0", Heads::kOf64, [](const Shape& shape) { return Llama(shape, 8, false); }},
+    {"q4", Heads::kAny, [](const Shape& shape) { return Product(shape, Precision::kQ4); }},
+    {"e44", Heads::kAny, [](const Shape& shape) { return Prefix(shape, 4, 4); }},
+    {"q4_0+H", Heads::kOf64, [](const Shape& shape) { return Llama(shape, 4, true); }},
+    {"q4_0", Heads::kOf64, [](const Shape& shape) { return Llama(shape, 4, false); }},
+    {"kivi4", Heads::kOf64, [](const Shape& shape) { return Kivi(shape, 4); }},
+    {"hf4", Heads::kOf64, QuantizedCache},
+    {"e43", Heads::kAny, [](const Shape& shape) { return Prefix(shape, 4, 3); }},
+    {"e33", Heads::kAny, [](const Shape& shape) { return Prefix(shape, 3, 3); }},
+    {"e32", Heads::kAny, [](const Shape& shape) { return Prefix(shape, 3, 2); }},
+    {"e22", Heads::kAny, [](const Shape& shape) { return Prefix(shape, 2, 2); }},
+    {"kvarn2", Heads::kOf64, [](const Shape& shape) { return KVarNCodec(shape, 2); }},
+    {"kivi2", Heads::kOf64, [](const Shape& shape) { return Kivi(shape, 2); }},
 };
 
 }  // namespace
@@ -129,14 +131,15 @@ std::vector<std::string> KvCodecNames() {
 }
 
 absl::StatusOr<KvCodec> MakeKvCodec(absl::string_view name, int32_t head_dim, int32_t page_tokens) {
-  if (head_dim % 64 != 0 || kKVarNTile % page_tokens != 0) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "codec %s: heads of %d channels in pages of %d tokens; the comparators' rules need heads "
-        "of a multiple of 64 and pages that divide 128",
-        name, head_dim, page_tokens));
-  }
+  const bool of_64 = head_dim % 64 == 0 && kKVarNTile % page_tokens == 0;
   for (const Entry& entry : kEntries) {
     if (entry.name != name) continue;
+    if (entry.heads == Heads::kOf64 && !of_64) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "codec %s: heads of %d channels in pages of %d tokens; its rule needs a multiple of 64 "
+          "and pages that divide 128; name other codecs",
+          name, head_dim, page_tokens));
+    }
     KvCodec codec = entry.make({.head_dim = head_dim, .page_tokens = page_tokens});
     codec.name = entry.name;
     return codec;

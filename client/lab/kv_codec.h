@@ -4,7 +4,9 @@
 // Bits       per element of K and of V, with scales, zeros and means; without page headers,
 //            alignment and the window, which are the same for all
 // Threads    immutable
-// Errors     INVALID_ARGUMENT  an unknown name, or a head that the rule cannot cut
+// Errors     INVALID_ARGUMENT  an unknown name, or a head or page that the rule cannot cut:
+//                              comparators need heads of a multiple of 64 channels, pages that
+//                              divide 128 tokens; our own code takes any
 #pragma once
 
 #include <cstdint>
@@ -13,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
+#include "absl/strings/string_view.h"
 #include "client/lab/round_trips.h"
 #include "storage/base/precision.h"
 

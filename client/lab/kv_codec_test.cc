@@ -126,7 +126,7 @@ TEST(KvCodec, BitsOfTheProductAreThoseOfItsLayout) {
 }
 
 TEST(KvCodec, PrefixesOfEightAndFourBitsAreWhatTheProductDecodes) {
-  for (const int32_t head_dim : {64, 128, 192}) {
+  for (const int32_t head_dim : {64, 80, 128, 192}) {
     const kernels::PageShape shape = {1, 1, head_dim, kPage};
     const kernels::TestPage raw = kernels::RandomRawPage(shape, 64, 3);
     for (const auto& [precision, name] :
@@ -171,11 +171,12 @@ TEST(KvCodec, ZerosStayZeros) {
 TEST(KvCodec, UnknownNamesAndHeadsAreRefused) {
   EXPECT_THAT(MakeKvCodec("q5", 64, 64),
               StatusIs(absl::StatusCode::kInvalidArgument, "no codec q5; there are q8, e88"));
-  EXPECT_THAT(MakeKvCodec("q4", 80, 64),
+  EXPECT_THAT(MakeKvCodec("q4_0", 80, 64),
               StatusIs(absl::StatusCode::kInvalidArgument, "multiple of 64"));
-  EXPECT_THAT(MakeKvCodec("q4", 64, 256),
+  EXPECT_THAT(MakeKvCodec("kvarn2", 64, 256),
               StatusIs(absl::StatusCode::kInvalidArgument, "pages that divide 128"));
-  PAGODA_EXPECT_OK(MakeKvCodec("q4", 64, 128));
+  PAGODA_EXPECT_OK(MakeKvCodec("kvarn2", 64, 128));
+  PAGODA_EXPECT_OK(MakeKvCodec("q4", 80, 256));
 }
 
 }  // namespace

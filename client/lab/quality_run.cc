@@ -145,6 +145,11 @@ absl::StatusOr<ExactReading> ReadExactly(ForwardPass& pass, std::vector<uint32_t
 absl::StatusOr<QualitySummary> CompareCodec(ForwardPass& pass, const ExactReading& exact,
                                             const KvCodec& codec, Progress progress) {
   if (codec.product.has_value()) return Compare(pass, exact, *codec.product, nullptr, progress);
+  if (pass.model().page_shape().head_dim > CodedAttention::kHeadDimMax) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "lab: codec %s on heads of %d channels, at most %d; q8 and q4 have no such limit",
+        codec.name, pass.model().page_shape().head_dim, CodedAttention::kHeadDimMax));
+  }
   CodedAttention coded(codec, pass.model().page_shape(), exact.window_tokens);
   return Compare(
       pass, exact, Precision::kRaw16,

@@ -6,7 +6,8 @@
 //            and V over what it reads; scored from the position window + sinks on.
 // Threads    one at a time; works with the pass's pool
 // Errors     INVALID_ARGUMENT  fewer than window + sinks + 2 ids, more than the model's context
-//                              plus one, an id outside the vocabulary
+//                              plus one, an id outside the vocabulary; a codec that is not the
+//                              product's on heads of more than 128 channels
 //            CANCELLED         progress said stop
 // Cost       one forward pass, and per comparison another and two output matrices per token
 #pragma once

@@ -122,6 +122,16 @@ TEST_F(QualityRun, StopsWhenToldAndRefusesBadInput) {
   EXPECT_THAT(read(ids, 64), StatusIs(invalid, "outside the vocabulary"));
 }
 
+TEST(QualityRunLimits, WideHeadsAreForTheProductsCodecsOnly) {
+  TinyModel tiny({.head_dim = 256, .context_tokens = 256});
+  const absl::StatusOr<ExactReading> exact =
+      ReadExactly(tiny.pass(), tiny.RandomIds(201, 1), 0, kGoOn);
+  PAGODA_ASSERT_OK(exact);
+  PAGODA_EXPECT_OK(CompareCodec(tiny.pass(), *exact, *MakeKvCodec("q4", 256, 64), kGoOn));
+  EXPECT_THAT(CompareCodec(tiny.pass(), *exact, *MakeKvCodec("e44", 256, 64), kGoOn),
+              StatusIs(absl::StatusCode::kInvalidArgument, "at most 128"));
+}
+
 // Five pages of one head, window of one page: queries of the fifth read the first three through
 // the codec, except the sinks, and the rest exactly.
 TEST(CodedAttention, ReadsRoundTripsBeyondTheWindowAndExactRowsWithin) {
