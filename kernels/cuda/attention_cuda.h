@@ -10,13 +10,10 @@
 // Threads    Calls enqueue work on the stream and return; they share nothing.
 // Errors     INVALID_ARGUMENT  shape outside the limits, null pointer, not finite scale
 //            INTERNAL          the launch failed; the text has CUDA's reason
-//            Tiles are not checked here: ValidateDeviceTiles() does, on the host, before the
-//            upload.
-// Limits     head_dim 64, 80, 96, 128 or 256; page_tokens as in page_layout.h; group_count 1 to 64;
-//            split_count 1 to 1024
-// Error      as |Cpu - Ref| in attention.h: float arithmetic throughout, also on tensor cores,
-// where
-//            q and p are sums of two fp16 numbers.
+//            Tiles are not checked: ValidateDeviceTiles() does that on the host, before upload.
+// Limits     head_dim 64, 80, 96, 128 or 256; page_tokens as in page_layout.h; group_count 1 to
+//            64; split_count 1 to 1024
+// Error      as |Cpu - Ref| in attention.h: float arithmetic throughout
 // Cost       each tile is read once per 8 query heads of a group
 #pragma once
 

@@ -70,7 +70,7 @@ def parse(text):
 def compile_kernels(nvcc, source, architecture):
     command = [nvcc, *FLAGS, "-Xptxas", "-v", "-cubin", f"-arch=sm_{architecture}", "-o", os.devnull,
                source]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3000, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
     return parse(done.stdout + done.stderr)
@@ -149,6 +149,9 @@ def main():
         write_table(rows, compiler)
         print(f"{TABLE}: {len(rows)} rows")
         return 0
+    if not os.path.exists(TABLE):
+        print(f"{TABLE} is missing: kernels/cuda/resources.py --update writes it")
+        return 1
     findings = list(compare(rows, read_table()))
     print(*findings, sep="\n" if findings else "")
     print(f"{compiler}: {len(rows)} kernels of {len(sources)} files, {len(findings)} findings")

@@ -107,7 +107,7 @@ void BlockBarrier(unsigned site);
 
 [[noreturn]] void Die(const char* message, unsigned detail);
 
-enum Operation : unsigned { kSyncThreads, kSyncWarp, kShuffle, kMatrix, kOperationCount };
+enum Operation : unsigned { kSyncThreads, kSyncWarp, kShuffle, kOperationCount };
 
 constexpr unsigned SiteOf(Operation operation, unsigned line) {
   return line * kOperationCount + operation;
