@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "cache-server/listen_address.h"
 #include "cache-server/testing/temp_dir.h"
+#include "storage/base/log.h"
 #include "storage/base/testing/status_matchers.h"
 
 namespace pagoda {
@@ -71,6 +72,9 @@ std::unique_ptr<Acceptor> StartAcceptor(ListenAddress& address, Seen& seen) {
 class DescriptorLimit {
  public:
   explicit DescriptorLimit(int more) {
+    // UndefinedBehaviorSanitizer needs descriptors for a look at a type that it does not know yet.
+    LogInfo("descriptors_run_out");
+    LogWarning("descriptors_run_out");
     ::getrlimit(RLIMIT_NOFILE, &before_);
     std::vector<UniqueFd> next;  // the lowest free ones, which need not be the last
     for (int i = 0; i <= more; ++i) next.emplace_back(::dup(0));
