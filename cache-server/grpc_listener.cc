@@ -60,16 +60,27 @@ void GrpcListener::SetServing(bool serving) {
   health->SetServingStatus(kHealthServiceName, serving);
 }
 
+absl::Status GrpcListener::Accept(Acceptor::Refused refused) {
+  auto take = [to = std::move(to_server)](int listen_fd, UniqueFd connection) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+    parameters.listener_fd = listen_fd;
+    parameters.fd = connection.Release();
+    to->HandleNewConnection(&parameters);
+  };
+  PAGODA_ASSIGN_OR_RETURN(acceptor,
+                          Acceptor::Start(std::move(sockets), std::move(take), std::move(refused)));
+  return absl::OkStatus();
+}
+
 void GrpcListener::Shutdown(absl::Duration grace) {
   // While nobody else can have taken the path.
   if (!unix_path.empty()) ::unlink(unix_path.c_str());
-  acceptor->Stop();
+  if (acceptor != nullptr) acceptor->Stop();
   server->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
 }
 
 absl::StatusOr<GrpcListener> ListenGrpc(const ServerOptions& options,
-                                        const std::vector<grpc::Service*>& services,
-                                        Acceptor::Refused refused) {
+                                        const std::vector<grpc::Service*>& services) {
   PrepareGrpc();
   PAGODA_ASSIGN_OR_RETURN(ListenAddress address, ParseListenAddress(options.listen));
   // Without tokens the socket file's mode is the only guard: this user alone.
@@ -87,20 +98,12 @@ absl::StatusOr<GrpcListener> ListenGrpc(const ServerOptions& options,
   grpc::ServerBuilder builder;
   AddArguments(options, builder);
   for (grpc::Service* service : services) builder.RegisterService(service);
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> to_server =
-      builder.experimental().AddExternalConnectionAcceptor(
-          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-          grpc::InsecureServerCredentials());
+  listener.to_server = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
   listener.server = builder.BuildAndStart();
   if (listener.server == nullptr) return absl::InternalError("listen: gRPC did not start");
-  auto take = [to_server = std::move(to_server)](int listen_fd, UniqueFd connection) {
-    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-    parameters.listener_fd = listen_fd;
-    parameters.fd = connection.Release();
-    to_server->HandleNewConnection(&parameters);
-  };
-  PAGODA_ASSIGN_OR_RETURN(
-      listener.acceptor, Acceptor::Start(*std::move(sockets), std::move(take), std::move(refused)));
+  listener.sockets = *std::move(sockets);
   return listener;
 }
 

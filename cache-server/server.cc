@@ -149,12 +149,11 @@ absl::Status Server::Parts::Open() {
       absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(random.data()), 16)),
       instance_tag);
   PAGODA_RETURN_IF_ERROR(ExposeMetrics());
-  PAGODA_ASSIGN_OR_RETURN(listener, ListenGrpc(options, {&*cache_service, &*admin_service},
-                                               [this](absl::string_view reason) {
-                                                 metrics.OnConnectionRefused(reason);
-                                               }));
+  PAGODA_ASSIGN_OR_RETURN(listener, ListenGrpc(options, {&*cache_service, &*admin_service}));
   admin_service->set_listen(listener.address);
   listener.SetServing(true);
+  PAGODA_RETURN_IF_ERROR(
+      listener.Accept([this](absl::string_view reason) { metrics.OnConnectionRefused(reason); }));
   const absl::Duration period =
       std::clamp(options.session_timeout / 8, absl::Milliseconds(20), absl::Milliseconds(500));
   sweeper = std::thread([this, period] {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/hadamard.h"
 #include "kernels/testing/each_target.h"
+#include "kernels/testing/magnitudes.h"
 #include "kernels/testing/random_page.h"
 #include "storage/base/testing/status_matchers.h"
 
@@ -27,34 +28,6 @@ struct Case {
   std::vector<Precision> pages;  // kNone leaves a gap
   int32_t last_tokens;           // valid in the last page, when raw16
 };
-
-// max over tokens of ||k|| + ||mu||, and max |v|: what the bound is made of.
-struct Magnitudes {
-  double k = 0;
-  double v = 0;
-};
-Magnitudes MagnitudesOf(const std::vector<PageTile>& tiles, const PageShape& shape) {
-  Magnitudes m;
-  const int32_t dim = shape.head_dim;
-  for (const PageTile& tile : tiles) {
-    std::vector<double> k(static_cast<size_t>(tile.token_count * dim));
-    std::vector<double> v(k.size());
-    PAGODA_EXPECT_OK(DecodeTileRef(tile, shape, k.data(), v.data()));
-    double mu = 0;
-    for (int32_t c = 0; tile.k_hi_params != nullptr && c < dim; ++c) {
-      mu += std::pow(FloatFromFp16(tile.k_hi_params[c]), 2);
-    }
-    for (int32_t t = 0; t < tile.token_count; ++t) {
-      double norm = 0;
-      for (int32_t c = 0; c < dim; ++c) {
-        norm += std::pow(k[t * dim + c], 2);
-        m.v = std::max(m.v, std::fabs(v[t * dim + c]));
-      }
-      m.k = std::max(m.k, std::sqrt(norm) + std::sqrt(mu));
-    }
-  }
-  return m;
-}
 
 // A sequence's pages and the queries that follow it; owns all memory.
 struct Sequence {

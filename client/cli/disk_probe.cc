@@ -27,20 +27,20 @@ constexpr char kOwnLoop[] = "own O_DIRECT loop";
 
 double Now() { return absl::ToDoubleSeconds(SystemClock().Monotonic()); }
 
-// What a command prints; empty when it cannot run or fails.
-std::string OutputOf(const std::string& command) {
+// What a command prints, and whether it ended well.
+bool RunCommand(const std::string& command, std::string& output) {
   FILE* const pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return "";
-  std::string output;
+  if (pipe == nullptr) return false;
   char buffer[4096];
   size_t count = 0;
   while ((count = fread(buffer, 1, sizeof(buffer), pipe)) > 0) output.append(buffer, count);
-  return pclose(pipe) == 0 ? output : "";
+  return pclose(pipe) == 0;
 }
 
 std::string FindTool() {
-  const std::string version = OutputOf("fio --version 2>/dev/null");
-  return version.empty() ? kOwnLoop : version.substr(0, version.find('\n'));
+  std::string version;
+  if (!RunCommand("fio --version 2>/dev/null", version)) return kOwnLoop;
+  return version.substr(0, version.find('\n'));
 }
 
 absl::Status Failed(const std::string& step, const std::string& path) {
@@ -82,17 +82,27 @@ absl::StatusOr<double> DiskProbe::SequentialWrite() {
 }
 
 absl::StatusOr<double> DiskProbe::Fio(const std::string& kind, int64_t bytes) const {
-  const std::string output = OutputOf(absl::StrFormat(
-      "fio --name=probe --filename='%s' --rw=%s --bs=%d --iodepth=%d --ioengine=libaio --direct=1 "
-      "--size=%d --io_size=%d --randseed=%d --end_fsync=1 --output-format=json 2>/dev/null",
-      path_, kind, load_.block_bytes, load_.depth, load_.file_bytes, bytes, read_count_ + 1));
+  std::string output;
+  const bool ended_well = RunCommand(
+      absl::StrFormat(
+          "fio --name=probe --filename='%s' --rw=%s --bs=%d --iodepth=%d --ioengine=libaio "
+          "--direct=1 --size=%d --io_size=%d --randseed=%d --end_fsync=1 --output-format=json "
+          "2>/dev/null",
+          path_, kind, load_.block_bytes, load_.depth, load_.file_bytes, bytes, read_count_ + 1),
+      output);
   const size_t begin = output.find('{');  // fio may say other things first
   const auto json = nlohmann::json::parse(begin == std::string::npos ? "" : output.substr(begin),
                                           nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded() || !json.contains("jobs") || json["jobs"].empty()) {
-    return absl::UnavailableError(absl::StrCat("fio ", kind, " on ", path_, " failed"));
+  const bool has_report = !json.is_discarded() && json.contains("jobs") && !json["jobs"].empty();
+  if (!has_report) {
+    return absl::UnavailableError(absl::StrCat("fio ", kind, " on ", path_, " gave no report"));
   }
   const auto& job = json["jobs"][0];
+  const int error = job.value("error", 0);
+  if (!ended_well || error != 0) {
+    return absl::UnavailableError(absl::StrCat("fio ", kind, " on ", path_, ": ",
+                                               std::strerror(error), "; choose another --folder"));
+  }
   const double moved = job[kind == "write" ? "write" : "read"].value("io_bytes", 0.0);
   const double milliseconds = job.value("job_runtime", 0.0);
   if (moved <= 0 || milliseconds <= 0) {

@@ -15,7 +15,7 @@ namespace {
 
 absl::Status CannotWrite(const std::string& path, int error) {
   const std::string message = absl::StrFormat(
-      "cannot write --json %s: %s; name a file in a folder that exists and may be "
+      "cannot write %s: %s; name a file in a folder that exists and may be "
       "written, or - for stdout",
       path, std::strerror(error));
   if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(message);

@@ -67,7 +67,7 @@ TEST_F(JsonOutputTest, NoPathIsNothingToDo) {
 TEST_F(JsonOutputTest, AFolderThatIsNotThere) {
   const JsonOptions options{folder_ + "/none/out.json"};
   EXPECT_THAT(CheckJsonPath(options), StatusIs(absl::StatusCode::kNotFound, "/none/out.json"));
-  EXPECT_THAT(WriteJson(options, {}), StatusIs(absl::StatusCode::kNotFound, "--json"));
+  EXPECT_THAT(WriteJson(options, {}), StatusIs(absl::StatusCode::kNotFound, "cannot write"));
 }
 
 TEST_F(JsonOutputTest, AFileInPlaceOfAFolderAndAFolderInPlaceOfAFile) {

@@ -24,20 +24,7 @@ const char* LaunchOfDim(const DecodeParams& p, Stream stream) {
 }  // namespace
 
 const char* LaunchDecode(const DecodeParams& p, Stream stream) {
-  switch (p.head_dim) {
-    case 64:
-      return LaunchOfDim<64>(p, stream);
-    case 80:
-      return LaunchOfDim<80>(p, stream);
-    case 96:
-      return LaunchOfDim<96>(p, stream);
-    case 128:
-      return LaunchOfDim<128>(p, stream);
-    case 256:
-      return LaunchOfDim<256>(p, stream);
-    default:
-      return "no kernel for this head_dim";
-  }
+  return ForHeadDim(p.head_dim, [&](auto dim) { return LaunchOfDim<dim.value>(p, stream); });
 }
 
 }  // namespace pagoda::kernels::cuda

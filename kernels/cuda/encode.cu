@@ -218,20 +218,7 @@ const char* Launch(const EncodeParams& p, Stream stream) {
 }  // namespace
 
 const char* LaunchEncode(const EncodeParams& p, Stream stream) {
-  switch (p.head_dim) {
-    case 64:
-      return Launch<64>(p, stream);
-    case 80:
-      return Launch<80>(p, stream);
-    case 96:
-      return Launch<96>(p, stream);
-    case 128:
-      return Launch<128>(p, stream);
-    case 256:
-      return Launch<256>(p, stream);
-    default:
-      return "no kernel for this head_dim";
-  }
+  return ForHeadDim(p.head_dim, [&](auto dim) { return Launch<dim.value>(p, stream); });
 }
 
 }  // namespace pagoda::kernels::cuda

@@ -12,6 +12,7 @@
 #include "kernels/attention.h"
 #include "kernels/cuda/attention_cuda.h"
 #include "kernels/cuda/testing/device_page.h"
+#include "kernels/testing/magnitudes.h"
 #include "storage/base/testing/status_matchers.h"
 
 namespace pagoda::kernels::cuda {
@@ -48,28 +49,13 @@ class DecodePages {
     return Cut(length, [&](size_t i) { return device_[i].view().tile(layer(), 0); });
   }
 
-  // max over tokens of ||k|| + ||mu||, and max |v|: what the bound is made of.
-  void AddMagnitudes(int64_t length, double& k_max, double& v_max) const {
-    const int32_t dim = shape_.head_dim;
+  Magnitudes MagnitudesUpTo(int64_t length) const {
+    Magnitudes m;
     for (int32_t head = 0; head < shape_.head_count; ++head) {
-      for (const PageTile& tile : HostTiles(length, head)) {
-        std::vector<double> k(static_cast<size_t>(tile.token_count * dim));
-        std::vector<double> v(k.size());
-        PAGODA_EXPECT_OK(DecodeTileRef(tile, shape_, k.data(), v.data()));
-        double mu = 0;
-        for (int32_t c = 0; tile.k_hi_params != nullptr && c < dim; ++c) {
-          mu += std::pow(FloatFromFp16(tile.k_hi_params[c]), 2);
-        }
-        for (int32_t t = 0; t < tile.token_count; ++t) {
-          double norm = 0;
-          for (int32_t c = 0; c < dim; ++c) {
-            norm += std::pow(k[t * dim + c], 2);
-            v_max = std::max(v_max, std::fabs(v[t * dim + c]));
-          }
-          k_max = std::max(k_max, std::sqrt(norm) + std::sqrt(mu));
-        }
-      }
+      const Magnitudes one = MagnitudesOf(HostTiles(length, head), shape_);
+      m = {std::max(m.k, one.k), std::max(m.v, one.v)};
     }
+    return m;
   }
 
  private:
@@ -107,7 +93,7 @@ class DecodeCase {
     for (const int64_t length : lengths_) {
       for (int32_t head = 0; head < shape().head_count; ++head) AppendReference(length, head);
     }
-    pages_.AddMagnitudes(*std::max_element(lengths_.begin(), lengths_.end()), k_max_, v_max_);
+    magnitudes_ = pages_.MagnitudesUpTo(*std::max_element(lengths_.begin(), lengths_.end()));
   }
 
   // The first group_count heads of each kv head, pages in any order, split and merged again.
@@ -159,8 +145,8 @@ class DecodeCase {
     const std::vector<float> lse2 = FirstHeads(reference_.lse2, 1, group_count);
     const double n = static_cast<double>(*std::max_element(lengths_.begin(), lengths_.end()));
     const double logit = 0x1p-24 * softmax_scale() * std::log2(std::exp(1.0)) *
-                         (2 * shape().head_dim + 320) * QueryNorm() * k_max_;
-    const double bound = 2 * v_max_ * (logit + 0x1p-20 + (n + 64) * 0x1p-24);
+                         (2 * shape().head_dim + 320) * QueryNorm() * magnitudes_.k;
+    const double bound = 2 * magnitudes_.v * (logit + 0x1p-20 + (n + 64) * 0x1p-24);
     double used = 0;
     EXPECT_EQ(states.o.size(), o.size());
     for (size_t i = 0; i < o.size(); ++i) {
@@ -228,8 +214,7 @@ class DecodeCase {
   std::mt19937 random_;
   std::vector<float> q_;
   States reference_;
-  double k_max_ = 0;
-  double v_max_ = 0;
+  Magnitudes magnitudes_;
 };
 
 }  // namespace pagoda::kernels::cuda
