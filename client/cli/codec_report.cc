@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/json_fields.h"
 #include "client/cli/units.h"
 
 namespace pagoda::cli {
@@ -87,27 +88,14 @@ std::vector<std::string> SummaryCells(const std::vector<CodecRow>& codec,
   return cells;
 }
 
-// False when it is not there, or is of another kind.
-bool Read(const Json& object, const char* key, std::string* value) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_string()) return false;
-  *value = found->get<std::string>();
-  return true;
-}
-bool Read(const Json& object, const char* key, double* value) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_number()) return false;
-  *value = found->get<double>();
-  return true;
-}
-
 bool ReadRow(const Json& object, CodecRow* row) {
-  return object.is_object() && Read(object, "codec", &row->codec) &&
-         Read(object, "k_bits", &row->k_bits) && Read(object, "v_bits", &row->v_bits) &&
-         Read(object, "text", &row->text) && Read(object, "nll_delta_pct", &row->nll_delta_pct) &&
-         Read(object, "nll_delta_se", &row->nll_delta_se) &&
-         Read(object, "kl_mean", &row->kl_mean) && Read(object, "kl_p99", &row->kl_p99) &&
-         Read(object, "top1", &row->top1);
+  return object.is_object() && ReadField(object, "codec", &row->codec) &&
+         ReadField(object, "k_bits", &row->k_bits) && ReadField(object, "v_bits", &row->v_bits) &&
+         ReadField(object, "text", &row->text) &&
+         ReadField(object, "nll_delta_pct", &row->nll_delta_pct) &&
+         ReadField(object, "nll_delta_se", &row->nll_delta_se) &&
+         ReadField(object, "kl_mean", &row->kl_mean) && ReadField(object, "kl_p99", &row->kl_p99) &&
+         ReadField(object, "top1", &row->top1);
 }
 
 }  // namespace
@@ -189,17 +177,14 @@ absl::StatusOr<std::vector<CodecRow>> CodecRowsOf(const std::string& json, const
   const Json object = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   std::vector<CodecRow> rows;
   CodecRun found;
-  double token_count = 0;
-  double window_tokens = 0;
-  bool valid = object.is_object() && Read(object, "model", &found.model) &&
-               Read(object, "tokens", &token_count) && Read(object, "window", &window_tokens) &&
-               object.contains("rows") && object["rows"].is_array();
+  bool valid = object.is_object() && ReadField(object, "model", &found.model) &&
+               ReadField(object, "tokens", &found.token_count) &&
+               ReadField(object, "window", &found.window_tokens) && object.contains("rows") &&
+               object["rows"].is_array();
   if (valid) {
     for (const Json& entry : object["rows"]) valid = valid && ReadRow(entry, &rows.emplace_back());
   }
   if (!valid) return absl::DataLossError("not the JSON of eval codecs; leave out --resume");
-  found.token_count = static_cast<int64_t>(token_count);
-  found.window_tokens = static_cast<int64_t>(window_tokens);
   if (found == run) return rows;
   return absl::FailedPreconditionError(absl::StrFormat(
       "its rows are of model %.12s, %d tokens and window %d, this run is of model %.12s, %d tokens "

@@ -22,8 +22,10 @@ void AddDemoCommand(CommandLine& commands);
 void AddBenchCommand(CommandLine& commands);  // bench, bench storage
 void AddStorageBenchCommand(CommandLine& commands, CLI::App* bench);
 void AddAttentionBenchCommand(CommandLine& commands, CLI::App* bench);
-void AddEvalCommand(CommandLine& commands);  // eval ppl, codecs, profile
+void AddEvalCommand(CommandLine& commands);  // eval ppl, ablate, codecs, decode, profile
+void AddEvalAblateCommand(CommandLine& commands, CLI::App* eval);
 void AddEvalCodecsCommand(CommandLine& commands, CLI::App* eval);
+void AddEvalDecodeCommand(CommandLine& commands, CLI::App* eval);
 void AddEvalProfileCommand(CommandLine& commands, CLI::App* eval);
 void AddReplayCommand(CommandLine& commands);
 

@@ -76,6 +76,8 @@ void AddEvalCommand(CommandLine& commands) {
                 [options] { return RunEval(*options); }});
   AddEvalCodecsCommand(commands, eval);
   AddEvalProfileCommand(commands, eval);
+  AddEvalAblateCommand(commands, eval);
+  AddEvalDecodeCommand(commands, eval);
 }
 
 }  // namespace pagoda::cli

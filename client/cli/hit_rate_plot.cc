@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
+#include "client/cli/svg.h"
 #include "client/cli/units.h"
 
 namespace pagoda::cli {
@@ -20,15 +20,7 @@ constexpr int kTop = 50;
 constexpr int kBottom = 360;
 constexpr int kLegendLine = 20;
 
-// Told apart by people who do not see red and green (Okabe and Ito's palette, and two greys).
-constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
-                                    "#56b4e9", "#000000", "#8c6d31", "#777777", "#b2a100"};
 constexpr const char* kDashes[] = {"", "7 4", "2 4", "10 3 2 3"};
-
-std::string Escaped(const std::string& text) {
-  return absl::StrReplaceAll(text,
-                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
-}
 
 struct Axes {
   int exponent_min = 0;  // powers of two of the bytes
@@ -62,35 +54,25 @@ Axes AxesOf(const PlotPanel& panel) {
   return axes;
 }
 
-void AddText(std::string& svg, double x, double y, const char* anchor, const std::string& text) {
-  absl::StrAppendFormat(&svg, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n", x, y,
-                        anchor, Escaped(text));
-}
-
-void AddStroke(std::string& svg, double x1, double y1, double x2, double y2, const char* style) {
-  absl::StrAppendFormat(&svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", x1,
-                        y1, x2, y2, style);
-}
-
 void AddGrid(std::string& svg, const Axes& axes) {
   constexpr const char* kGrid = "stroke=\"#dddddd\"";
   const int steps = static_cast<int>(std::lround(axes.rate_max * 10));
   for (int i = 0; i <= steps; ++i) {
     const double y = axes.Y(i / 10.0);
-    AddStroke(svg, kLeft, y, kRight, y, kGrid);
-    AddText(svg, kLeft - 8, y + 4, "end", absl::StrFormat("%d %%", 10 * i));
+    AddSvgStroke(svg, kLeft, y, kRight, y, kGrid);
+    AddSvgText(svg, kLeft - 8, y + 4, "end", absl::StrFormat("%d %%", 10 * i));
   }
   const int stride = std::max(1, (axes.exponent_max - axes.exponent_min + 7) / 8);
   for (int e = axes.exponent_min; e <= axes.exponent_max; e += stride) {
     const double x = axes.X(std::exp2(e));
-    AddStroke(svg, x, kTop, x, kBottom, kGrid);
-    AddText(svg, x, kBottom + 18, "middle", FormatBytes(std::exp2(e)));
+    AddSvgStroke(svg, x, kTop, x, kBottom, kGrid);
+    AddSvgText(svg, x, kBottom + 18, "middle", FormatBytes(std::exp2(e)));
   }
-  AddText(svg, (kLeft + kRight) / 2.0, kBottom + 40, "middle", "bytes of the cache");
+  AddSvgText(svg, (kLeft + kRight) / 2.0, kBottom + 40, "middle", "bytes of the cache");
 }
 
 void AddLine(std::string& svg, const PlotLine& line, const Axes& axes, int row) {
-  const char* const colour = kColours[static_cast<size_t>(line.colour) % std::size(kColours)];
+  const char* const colour = kSvgColours[static_cast<size_t>(line.colour) % std::size(kSvgColours)];
   const char* const dash = kDashes[static_cast<size_t>(line.dash) % std::size(kDashes)];
   const std::string style =
       absl::StrFormat("stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\"", colour, dash);
@@ -105,8 +87,8 @@ void AddLine(std::string& svg, const PlotLine& line, const Axes& axes, int row) 
   }
   absl::StrAppendFormat(&svg, "<polyline points=\"%s\" fill=\"none\" %s/>\n", path, style);
   const double y = kTop + 10 + row * kLegendLine;
-  AddStroke(svg, kRight + 20, y - 4, kRight + 52, y - 4, style.c_str());
-  AddText(svg, kRight + 60, y, "start", line.label);
+  AddSvgStroke(svg, kRight + 20, y - 4, kRight + 52, y - 4, style.c_str());
+  AddSvgText(svg, kRight + 60, y, "start", line.label);
 }
 
 }  // namespace
@@ -119,24 +101,20 @@ std::string HitRatePlot(absl::Span<const PlotPanel> panels) {
     heights.push_back(std::max(kPanelHeight, legend));
     height += heights.back();
   }
-  std::string svg = absl::StrFormat(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
-      "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" "
-      "fill=\"white\"/>\n",
-      kWidth, height, kWidth, height);
+  std::string svg;
   int top = 0;
   for (size_t i = 0; i < panels.size(); ++i) {
     const Axes axes = AxesOf(panels[i]);
     absl::StrAppendFormat(&svg, "<g transform=\"translate(0 %d)\">\n", top);
-    AddText(svg, kLeft, kTop - 20, "start",
-            absl::StrCat(panels[i].title, ": input tokens that are hits"));
+    AddSvgText(svg, kLeft, kTop - 20, "start",
+               absl::StrCat(panels[i].title, ": input tokens that are hits"));
     AddGrid(svg, axes);
     int row = 0;
     for (const PlotLine& line : panels[i].lines) AddLine(svg, line, axes, row++);
     svg += "</g>\n";
     top += heights[i];
   }
-  return svg + "</svg>\n";
+  return SvgDocument(kWidth, height, svg);
 }
 
 }  // namespace pagoda::cli

@@ -11,6 +11,7 @@
 
 #include "client/lab/coded_attention.h"
 #include "client/worker/perplexity.h"
+#include "client/worker/testing/memory_prefix_cache.h"
 #include "client/worker/testing/tiny_model.h"
 #include "kernels/testing/random_page.h"
 #include "storage/base/testing/status_matchers.h"
@@ -100,6 +101,60 @@ TEST_F(QualityRun, EveryCodecRunsAndFewerBitsCostMore) {
   EXPECT_LT(Codec("e44").mean_kl, Codec("e43").mean_kl);
   EXPECT_LT(Codec("e43").mean_kl, Codec("e33").mean_kl);
   EXPECT_LT(Codec("e33").mean_kl, Codec("e22").mean_kl);
+}
+
+TEST_F(QualityRun, TheExactReadingBesideItselfDiffersInNothing) {
+  const ReadingResult result = ResultOf(tiny_.pass(), exact_);
+  EXPECT_EQ(result.quality.mean_kl, 0);
+  EXPECT_EQ(result.quality.nll_delta_percent, 0);
+  EXPECT_EQ(result.quality.top1_agreement, 1);
+  EXPECT_GT(result.cost.bytes_per_token, 0);
+  EXPECT_GT(result.cost.peak_bytes, 0);
+  EXPECT_GT(result.cost.ttft_seconds, 0);
+  EXPECT_GT(result.cost.decode_tokens_per_second, 0);
+  ASSERT_EQ(result.windows.size(), 1u);  // positions 68 to 499
+  EXPECT_EQ(result.windows[0].begin, kWindow + kernels::kSinkTokens);
+  EXPECT_EQ(result.windows[0].end, 500);
+  EXPECT_NEAR(result.windows[0].nll, result.quality.mean_nll, 1e-9);
+  EXPECT_EQ(result.windows[0].nll, result.windows[0].exact_nll);
+}
+
+TEST_F(QualityRun, AWiderWindowAndALadderCostBytesAndGainQuality) {
+  const auto compare = [&](int64_t window_tokens, int64_t q8_tokens) {
+    const Reading reading = {.kv = {.precision = Precision::kQ4,
+                                    .window_tokens = window_tokens,
+                                    .q8_tokens = q8_tokens}};
+    return *CompareReading(tiny_.pass(), exact_, reading, kGoOn);
+  };
+  const ReadingResult narrow = compare(kWindow, 0);
+  const ReadingResult ladder = compare(kWindow, 256);
+  const ReadingResult wide = compare(256, 0);
+  EXPECT_EQ(narrow.quality.mean_kl, Codec("q4").mean_kl);
+  EXPECT_LT(ladder.quality.mean_kl, narrow.quality.mean_kl);
+  EXPECT_LT(wide.quality.mean_kl, narrow.quality.mean_kl);
+  EXPECT_GT(ladder.cost.bytes_per_token, narrow.cost.bytes_per_token);
+  EXPECT_GT(wide.cost.bytes_per_token, ladder.cost.bytes_per_token);
+  EXPECT_GE(wide.cost.peak_bytes, ladder.cost.peak_bytes);
+}
+
+TEST_F(QualityRun, ASharedPrefixIsNeitherComputedNorScored) {
+  MemoryPrefixCache cache;
+  Reading reading = {.kv = {.precision = Precision::kQ4, .window_tokens = kWindow},
+                     .cache = &cache};
+  PAGODA_ASSERT_OK(
+      ReadInto(tiny_.pass(), absl::MakeConstSpan(exact_.ids).subspan(0, 256), reading, kGoOn));
+  EXPECT_EQ(cache.stored_count, 4);
+  const absl::StatusOr<ReadingResult> warm = CompareReading(tiny_.pass(), exact_, reading, kGoOn);
+  PAGODA_ASSERT_OK(warm);
+  EXPECT_EQ(warm->cost.hit_tokens, 256);
+  ASSERT_FALSE(warm->windows.empty());
+  EXPECT_EQ(warm->windows[0].begin, 256);
+  EXPECT_EQ(cache.conflict_count, 0);
+  EXPECT_GT(warm->quality.mean_kl, 0);
+  EXPECT_NEAR(warm->windows[0].nll, warm->quality.mean_nll, 1e-9);
+  // Where everything would be loaded, one position is still computed.
+  PAGODA_ASSERT_OK(ReadInto(tiny_.pass(), exact_.ids, reading, kGoOn));
+  EXPECT_GT(CompareReading(tiny_.pass(), exact_, reading, kGoOn)->cost.hit_tokens, 256);
 }
 
 TEST_F(QualityRun, StopsWhenToldAndRefusesBadInput) {

@@ -2,11 +2,13 @@
 // products (2 * weights flops per token), decode by reading 4 bytes per weight and token.
 //
 //   forward_bench                            a small random model
-//   forward_bench --model FILE --threads 2   a real one; then also --tokens 2500, --precision q4
+//   forward_bench --model FILE --threads 2   a real one; then also --tokens 2500, --precision q4,
+//                                            --window 128, --isa avx2 (of attention)
 #include <benchmark/benchmark.h>
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,10 +18,13 @@
 #include "client/worker/llama_model.h"
 #include "client/worker/splitmix64.h"
 #include "client/worker/testing/random_llama.h"
+#include "kernels/isa.h"
 #include "storage/base/check.h"
 
 namespace pagoda {
 namespace {
+
+constexpr int64_t kDecodeTokens = 32;
 
 struct Setup {
   std::string random_model;  // bytes; empty when a file was given
@@ -28,9 +33,10 @@ struct Setup {
   std::unique_ptr<ForwardPass> pass;
   KvOptions kv;
   std::vector<uint32_t> ids;
+  std::optional<KvSequence> decoding;  // filled once, for every call of BenchDecode
 };
 
-Setup MakeSetup(const std::string& path, int threads, int64_t token_count, Precision precision) {
+Setup MakeSetup(const std::string& path, int threads, int64_t token_count, KvOptions kv) {
   Setup setup;
   setup.pool = std::make_unique<ThreadPool>(threads);
   if (path.empty()) {
@@ -48,7 +54,8 @@ Setup MakeSetup(const std::string& path, int threads, int64_t token_count, Preci
   PAGODA_CHECK(model.ok());
   setup.model = *std::move(model);
   setup.pass = std::make_unique<ForwardPass>(*setup.model, *setup.pool);
-  setup.kv = {.precision = precision, .token_count_max = setup.model->config().context_tokens};
+  setup.kv = kv;
+  setup.kv.token_count_max = setup.model->config().context_tokens;
   SplitMix64 random(1);
   for (int64_t i = 0; i < token_count; ++i) {
     setup.ids.push_back(static_cast<uint32_t>(random.Next() % setup.model->config().vocab_size));
@@ -106,19 +113,24 @@ void BenchPrefill(benchmark::State& state, Setup* setup) {
 }
 
 void BenchDecode(benchmark::State& state, Setup* setup) {
-  KvSequence sequence = MakeSequence(*setup);
-  Fill(*setup, sequence);
+  if (!setup->decoding.has_value()) {
+    setup->decoding = MakeSequence(*setup);
+    Fill(*setup, *setup->decoding);
+  }
+  KvSequence& sequence = *setup->decoding;
   std::vector<float> logits(setup->model->config().vocab_size);
-  const int64_t start = sequence.token_count();
+  const auto start = static_cast<int64_t>(setup->ids.size());
   const ForwardTimes before = setup->pass->times();
   int64_t tokens = 0;
   for (auto _ : state) {
-    if (sequence.token_count() == sequence.options().token_count_max) sequence.Rewind(start);
+    // Back before pages leave the window: a rewound page must be raw.
+    if (sequence.token_count() == start + kDecodeTokens) sequence.Rewind(start);
     PAGODA_CHECK(setup->pass->DecodeStep(setup->ids[tokens % 8], sequence).ok());
     setup->pass->LastLogits(absl::MakeSpan(logits));
     ++tokens;
   }
   Report(before, setup->pass->times(), tokens, state);
+  sequence.Rewind(start);
 }
 
 // Takes "--name VALUE" out of the arguments; `fallback` when it is not there.
@@ -137,13 +149,18 @@ int Main(int argc, char** argv) {
   const std::string path = TakeFlag("--model", "", &argc, argv);
   int threads = 0;
   int64_t tokens = 0;
+  KvOptions kv;
   PAGODA_CHECK(absl::SimpleAtoi(TakeFlag("--threads", "2", &argc, argv), &threads));
   PAGODA_CHECK(absl::SimpleAtoi(TakeFlag("--tokens", "300", &argc, argv), &tokens));
   const absl::StatusOr<Precision> precision =
       ParsePrecision(TakeFlag("--precision", "raw16", &argc, argv));
   PAGODA_CHECK(precision.ok());
+  kv.precision = *precision;
+  PAGODA_CHECK(absl::SimpleAtoi(TakeFlag("--window", "256", &argc, argv), &kv.window_tokens));
+  const std::string isa = TakeFlag("--isa", kernels::AvailableIsas().front(), &argc, argv);
+  PAGODA_CHECK(kernels::UseIsa(isa).ok());
   benchmark::Initialize(&argc, argv);
-  Setup setup = MakeSetup(path, threads, tokens, *precision);
+  Setup setup = MakeSetup(path, threads, tokens, kv);
   benchmark::RegisterBenchmark("prefill", BenchPrefill, &setup)->UseRealTime();
   benchmark::RegisterBenchmark("decode", BenchDecode, &setup)->UseRealTime();
   benchmark::RunSpecifiedBenchmarks();

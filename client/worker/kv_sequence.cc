@@ -35,13 +35,30 @@ absl::StatusOr<KvSequence> KvSequence::Make(const kernels::PageShape& shape, dou
     return absl::InvalidArgumentError(absl::StrFormat(
         "sequence: limit of %d tokens, expected 1 to %d", options.token_count_max, kTokenCountMax));
   }
+  if (options.q8_tokens < 0 || options.q8_tokens > kTokenCountMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("sequence: %d tokens at q8, expected 0 to %d",
+                                                      options.q8_tokens, kTokenCountMax));
+  }
+  if (options.q8_tokens > 0 && options.precision != Precision::kQ4) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("sequence: %d tokens at q8 before %s; that is for sequences of q4",
+                        options.q8_tokens, PrecisionName(options.precision)));
+  }
   return KvSequence(shape, rope_theta, options);
 }
 
+int64_t KvSequence::PagesBefore(int64_t query_page, int64_t recent_tokens) const {
+  const int64_t recent_pages = (recent_tokens + page_tokens() - 1) / page_tokens();
+  return std::max<int64_t>(0, query_page - recent_pages);
+}
+
 int64_t KvSequence::EncodedPageCount(int64_t query_page) const {
+  return encodes() ? PagesBefore(query_page, options_.window_tokens) : 0;
+}
+
+int64_t KvSequence::AgedPageCount(int64_t query_page) const {
   if (!encodes()) return 0;
-  const int64_t window_pages = (options_.window_tokens + page_tokens() - 1) / page_tokens();
-  return std::max<int64_t>(0, query_page - window_pages);
+  return PagesBefore(query_page, std::max(options_.window_tokens, options_.q8_tokens));
 }
 
 int64_t KvSequence::ChunkPagesMax(int64_t page_count_max) const {
@@ -54,11 +71,11 @@ int64_t KvSequence::UsablePages(absl::Span<const Precision> precisions,
                                 int64_t prompt_tokens) const {
   const auto limit = std::min<int64_t>(static_cast<int64_t>(precisions.size()),
                                        std::max<int64_t>(0, prompt_tokens - 1) / page_tokens());
-  const int64_t beyond_window = EncodedPageCount(prompt_tokens / page_tokens());
+  const int64_t aged = AgedPageCount(prompt_tokens / page_tokens());
   for (int64_t page = 0; page < limit; ++page) {
-    const Precision needed = page < beyond_window ? options_.precision
-                             : encodes()          ? Precision::kQ8
-                                                  : Precision::kRaw16;
+    const Precision needed = page < aged ? options_.precision
+                             : encodes() ? Precision::kQ8
+                                         : Precision::kRaw16;
     if (precisions[page] < needed || precisions[page] > Precision::kRaw16) return page;
   }
   return limit;
@@ -139,7 +156,8 @@ void KvSequence::Prepare(int64_t first_query_page, int64_t last_query_page, Thre
     pages_.push_back(std::move(page));
   }
   EncodePages(encoded_count, pool);
-  FreeUnread(EncodedPageCount(first_query_page));
+  FreeRaw(EncodedPageCount(first_query_page));
+  FreeLo(AgedPageCount(first_query_page));
   for (int64_t page = first_query_page; page <= last_query_page; ++page) {
     pages_[page].fidelity = FidelityOf(page);
   }
@@ -151,7 +169,7 @@ void KvSequence::EncodePages(int64_t page_count, ThreadPool& pool) {
     Page& page = pages_[index];
     if (page.encoded != nullptr || page.codes_cannot_hold) continue;
     if (fetch_encoded_ != nullptr) {
-      auto fetched = std::make_unique<PageBuffer>(NewPage(index, options_.precision));
+      auto fetched = std::make_unique<PageBuffer>(NewPage(index, encoded_precision()));
       if (fetch_encoded_(*this, index, *fetched) && SetEncoded(page, std::move(fetched)).ok()) {
         continue;
       }
@@ -164,7 +182,7 @@ void KvSequence::EncodePages(int64_t page_count, ThreadPool& pool) {
 
 void KvSequence::EncodeHere(Page& page) {
   absl::StatusOr<PageHeader> header =
-      kernels::PlanEncodedHeader(page.raw->header(), options_.precision);
+      kernels::PlanEncodedHeader(page.raw->header(), encoded_precision());
   PAGODA_CHECK(header.ok());
   auto encoded = std::make_unique<PageBuffer>(*std::move(header));
   const absl::Status status =
@@ -178,23 +196,30 @@ void KvSequence::EncodeHere(Page& page) {
   PAGODA_CHECK(SetEncoded(page, std::move(encoded)).ok());
 }
 
-void KvSequence::FreeUnread(int64_t page_count) {
+void KvSequence::FreeRaw(int64_t page_count) {
   for (; freed_page_count_ < page_count; ++freed_page_count_) {
     Page& page = pages_[freed_page_count_];
     if (page.encoded == nullptr) continue;  // codes_cannot_hold
     page.raw_view.reset();
     page.raw.reset();
-    if (options_.precision == Precision::kQ4 && page.full_view->precision() > Precision::kQ4) {
-      page.encoded->DropLo(shape_);
-      PAGODA_CHECK(SetEncoded(page, std::move(page.encoded)).ok());
-    }
+  }
+}
+
+void KvSequence::FreeLo(int64_t page_count) {
+  if (options_.precision != Precision::kQ4) return;
+  for (; aged_page_count_ < page_count; ++aged_page_count_) {
+    Page& page = pages_[aged_page_count_];
+    if (page.encoded == nullptr || page.full_view->precision() <= Precision::kQ4) continue;
+    page.encoded->DropLo(shape_);
+    PAGODA_CHECK(SetEncoded(page, std::move(page.encoded)).ok());
   }
 }
 
 const kernels::PageView& KvSequence::ViewFor(int64_t page_index, int64_t query_page) const {
   const Page& page = pages_[page_index];
-  if (page_index < EncodedPageCount(query_page) && page.mode_view.has_value()) {
-    return *page.mode_view;
+  if (page.encoded != nullptr) {
+    if (page_index < AgedPageCount(query_page)) return *page.mode_view;
+    if (page_index < EncodedPageCount(query_page)) return *page.full_view;
   }
   if (page.raw_view.has_value()) return *page.raw_view;
   return *page.full_view;

@@ -4,9 +4,11 @@
 //
 // Reading    queries of page P (positions [P * page, (P + 1) * page)) read page p encoded if and
 //            only if the precision is q8 or q4 and (p + 1) * page <= P * page - window; a page that
-//            codes cannot hold (infinities) stays raw. What a query reads is so a function of its
-//            position alone, not of how a prompt was cut into chunks. The first kSinkTokens tokens
-//            stay exact inside the encoded page 0.
+//            codes cannot hold (infinities) stays raw. With q8_tokens at q4, encoded pages within
+//            that distance are read at q8: a ladder of three steps by age in the sequence, over one
+//            encoding. What a query reads is so a function of its position alone, not of how a
+//            prompt was cut into chunks. The first kSinkTokens tokens stay exact inside the encoded
+//            page 0.
 // Loaded     pages may arrive encoded. In the window they are read at all their bits (q8), beyond
 //            it at the precision of the sequence.
 // Fidelity   of a page: the lowest precision at which any earlier K and V was read while it was
@@ -36,6 +38,8 @@ struct KvOptions {
   Precision precision = Precision::kRaw16;  // kRaw16, kQ8 or kQ4
   int64_t window_tokens = 256;              // most recent tokens kept raw; >= 0
   int64_t token_count_max = 8192;           // the sequence's limit, usually the model's context
+  // q4 only: most recent tokens that are read at q8 at least. 0, or within the window: none.
+  int64_t q8_tokens = 0;
 };
 
 class KvSequence {
@@ -55,6 +59,8 @@ class KvSequence {
 
   // Pages that queries of page `query_page` read encoded: [0, result).
   int64_t EncodedPageCount(int64_t query_page) const;
+  // Of them those at the sequence's own precision; [result, EncodedPageCount()) are read at q8.
+  int64_t AgedPageCount(int64_t query_page) const;
   // Pages that one chunk of prefill may compute at once, at most `page_count_max`: none of them may
   // be read encoded by another.
   int64_t ChunkPagesMax(int64_t page_count_max) const;
@@ -62,9 +68,9 @@ class KvSequence {
   // ---- Pages from a cache
   // ------------------------------------------------------------------------ How many of the
   // leading pages, which a cache has at these precisions, a prompt may use: all of them at the
-  // sequence's precision or better, those in the window of the first token after the prompt at q8
-  // or better (raw16 for a raw16 sequence), and at least one prompt token left over. What the
-  // result leaves out is recomputed.
+  // sequence's precision or better, those that the first token after the prompt does not read at
+  // that precision at q8 or better (raw16 for a raw16 sequence), and at least one prompt token left
+  // over. What the result leaves out is recomputed.
   int64_t UsablePages(absl::Span<const Precision> precisions, int64_t prompt_tokens) const;
   // Memory for a page, to be filled in and handed to AppendLoaded().
   PageBuffer NewPage(int64_t page_index, Precision precision) const;
@@ -129,19 +135,26 @@ class KvSequence {
   KvSequence(const kernels::PageShape& shape, double rope_theta, const KvOptions& options)
       : shape_(shape), rope_theta_(rope_theta), options_(options) {}
   bool encodes() const { return options_.precision != Precision::kRaw16; }
+  // What pages are encoded to when they leave the window.
+  Precision encoded_precision() const {
+    return options_.q8_tokens > options_.window_tokens ? Precision::kQ8 : options_.precision;
+  }
+  int64_t PagesBefore(int64_t query_page, int64_t recent_tokens) const;
   const kernels::PageView& ViewFor(int64_t page_index, int64_t query_page) const;
   Precision FidelityOf(int64_t query_page) const;
   absl::Status SetEncoded(Page& page, std::unique_ptr<PageBuffer> encoded);
   void EncodePages(int64_t page_count, ThreadPool& pool);
   void EncodeHere(Page& page);
-  void FreeUnread(int64_t page_count);
+  void FreeRaw(int64_t page_count);
+  void FreeLo(int64_t page_count);
 
   kernels::PageShape shape_;
   double rope_theta_;
   KvOptions options_;
   FetchEncoded fetch_encoded_;
   int64_t token_count_ = 0;
-  int64_t freed_page_count_ = 0;  // pages [0, this) hold only what later queries read
+  int64_t freed_page_count_ = 0;  // pages [0, this) are raw no more
+  int64_t aged_page_count_ = 0;   // pages [0, this) have no lo planes that nobody reads
   std::vector<Page> pages_;
 };
 

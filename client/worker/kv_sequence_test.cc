@@ -212,6 +212,45 @@ TEST_F(KvSequenceTest, LoadedQ8IsReadWholeInTheWindowAndAsQ4Beyond) {
   EXPECT_LT(sequence.encoded_page(0)->stored_bytes(), q8_bytes / 2);
 }
 
+TEST_F(KvSequenceTest, ALadderReadsQ8ThenQ4OfOneEncoding) {
+  const KvOptions options = {.precision = kQ4, .window_tokens = 64, .q8_tokens = 250};
+  KvSequence ladder = *KvSequence::Make(kShape, 10000, options);
+  EXPECT_EQ(ladder.EncodedPageCount(7), 6);
+  EXPECT_EQ(ladder.AgedPageCount(7), 3);
+  EXPECT_EQ(ladder.AgedPageCount(2), 0);
+  Grow(ladder, 8);
+  EXPECT_EQ(Read(ladder, 7), (std::vector<Precision>{kQ4, kQ4, kQ4, kQ8, kQ8, kQ8, kRaw, kRaw}));
+  EXPECT_EQ(PrecisionOf(ladder.encoded_page(2)->header().planes), kQ4);
+  EXPECT_EQ(PrecisionOf(ladder.encoded_page(3)->header().planes), kQ8);
+  EXPECT_EQ(ladder.raw_page(5), nullptr);
+  // What is left of an aged page is the page that q4 would have made at once.
+  KvSequence at_once = Make(kQ4, 64);
+  Grow(at_once, 8);
+  const PageBuffer& aged = *ladder.encoded_page(1);
+  const PageBuffer& direct = *at_once.encoded_page(1);
+  EXPECT_EQ(aged.header(), direct.header());
+  for (size_t i = 0; i < direct.segments().size(); ++i) {
+    EXPECT_TRUE(aged.segments()[i] == direct.segments()[i]) << i;
+  }
+  // The first page that reads q4 is page 4; before it only raw16 and q8 were read.
+  EXPECT_EQ(ladder.fidelity(1), kRaw);
+  EXPECT_EQ(ladder.fidelity(4), kQ8);
+  EXPECT_EQ(ladder.fidelity(5), kQ4);
+  // Pages of a cache: what the next token reads at q8 must be there at q8.
+  std::vector<Precision> precisions(8, kQ4);
+  std::fill(precisions.begin() + 4, precisions.end(), kQ8);
+  EXPECT_EQ(ladder.UsablePages(precisions, 8 * 64 + 1), 8);
+  EXPECT_EQ(ladder.UsablePages(precisions, 7 * 64 + 1), 3);
+  EXPECT_EQ(Make(kQ4, 64).UsablePages(std::vector<Precision>(8, kQ4), 8 * 64 + 1), 7);
+}
+
+TEST_F(KvSequenceTest, OnlyQ4HasALadder) {
+  KvOptions options = {.precision = kQ8, .window_tokens = 64, .q8_tokens = 250};
+  EXPECT_THAT(KvSequence::Make(kShape, 10000, options), StatusIs(kInvalid, "sequences of q4"));
+  options = {.precision = kQ4, .window_tokens = 64, .q8_tokens = -1};
+  EXPECT_THAT(KvSequence::Make(kShape, 10000, options), StatusIs(kInvalid, "-1 tokens at q8"));
+}
+
 TEST_F(KvSequenceTest, FetchedPagesReplaceEncodingHere) {
   KvSequence plain = Make(kQ8, 0);
   Grow(plain, 3);

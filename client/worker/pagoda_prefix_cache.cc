@@ -79,7 +79,7 @@ PrefixHit PagodaPrefixCache::LoadPages(int64_t usable_pages, const client::Looku
   PrefixHit result;
   // Pages behind the window are read at the sequence's precision: do not move more. Those in the
   // window come as exact as the daemon has them.
-  const int64_t encoded = std::min(usable_pages, sequence.EncodedPageCount(usable_pages));
+  const int64_t encoded = std::min(usable_pages, sequence.AgedPageCount(usable_pages));
   for (const auto& [begin, end, at_most] :
        {std::tuple{int64_t{0}, encoded, sequence.options().precision},
         std::tuple{encoded, usable_pages, Precision::kNone}}) {
@@ -176,7 +176,7 @@ bool PagodaPrefixCache::FetchEncoded(const KvSequence& sequence, int64_t page_in
   bool filled = false;
   if (static_cast<int64_t>(hit->pages.size()) > page_index) {
     absl::StatusOr<client::FetchResult> fetched = client_.Fetch(
-        *hit, keys, {static_cast<uint32_t>(page_index), 1, sequence.options().precision});
+        *hit, keys, {static_cast<uint32_t>(page_index), 1, PrecisionOf(page.header().planes)});
     if (fetched.ok() && fetched->pages.size() == 1 &&
         fetched->pages[0].header.planes == page.header().planes) {
       client::FetchedPage& served = fetched->pages[0];

@@ -1,0 +1,343 @@
+// pagoda eval ablate: what each way of saving bytes costs and gains, one at a time and together.
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/ablation_report.h"
+#include "client/cli/commands.h"
+#include "client/cli/connection.h"
+#include "client/cli/eval_inputs.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/progress_line.h"
+#include "client/cli/quality_plot.h"
+#include "client/cli/shared_prefix.h"
+#include "client/lab/ablation.h"
+#include "client/lab/coded_attention.h"
+#include "client/lab/quality_run.h"
+#include "kernels/layer_profile.h"
+#include "storage/base/status_macros.h"
+
+namespace pagoda::cli {
+namespace {
+
+struct AblateOptions {
+  JsonOptions json;
+  EvalFlags flags;
+  ConnectionOptions connection;
+  CLI::Option* daemon_flag = nullptr;
+  bool in_process = false;
+  int64_t q8_tokens = 1024;
+  std::string profile;  // a file; empty: the one that came with the product, if it is the model's
+  std::vector<int64_t> windows = {0, 128, 512, 1024, 2048};
+  std::vector<std::string> rows;  // empty: all
+  std::string plot;
+  bool resume = false;
+};
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream content;
+  content << file.rdbuf();
+  if (!file.good()) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  return content.str();
+}
+
+// One run of the command: every row over every text.
+class Ablation {
+ public:
+  Ablation(const AblateOptions& options, EvalInputs inputs, std::vector<lab::AblationRow> rows,
+           AblationRun run)
+      : options_(options),
+        inputs_(std::move(inputs)),
+        rows_(std::move(rows)),
+        run_(std::move(run)) {}
+
+  absl::Status Run() {
+    if (options_.resume) PAGODA_RETURN_IF_ERROR(Resume());
+    const size_t total = rows_.size() * inputs_.names.size();
+    PrintText(options_.json,
+              absl::StrFormat("%s, %s, %d rows x %d texts\n", inputs_.engine->config().name,
+                              run_.settings, rows_.size(), inputs_.names.size()));
+    for (size_t text = 0; text < inputs_.names.size(); ++text) {
+      lab::ExactReading exact;
+      for (const lab::AblationRow& row : rows_) {
+        if (Has(row.name, inputs_.names[text])) continue;
+        step_ = absl::StrFormat("%s, %s (%d of %d)", inputs_.names[text], row.name,
+                                measures_.size() + 1, total);
+        PAGODA_RETURN_IF_ERROR(MeasureOne(row, text, exact));
+      }
+    }
+    return Report();
+  }
+
+ private:
+  bool Has(const std::string& row, const std::string& text) const {
+    return std::any_of(measures_.begin(), measures_.end(), [&](const AblationMeasure& measure) {
+      return measure.row == row && measure.text == text;
+    });
+  }
+
+  absl::Status Resume() {
+    std::ifstream probe(options_.json.path);
+    if (!probe.good()) return absl::OkStatus();  // nothing was measured yet
+    PAGODA_ASSIGN_OR_RETURN(const std::string json, ReadFile(options_.json.path));
+    absl::StatusOr<std::vector<AblationMeasure>> measures = AblationMeasuresOf(json, run_);
+    if (!measures.ok()) {
+      return absl::Status(measures.status().code(),
+                          absl::StrCat(options_.json.path, ": ", measures.status().message()));
+    }
+    measures_ = *std::move(measures);
+    return absl::OkStatus();
+  }
+
+  template <typename Measure>
+  auto WithProgress(const std::string& step, Measure measure) const {
+    ProgressLine line(TextStream(options_.json), step);
+    return measure([&line](int64_t done, int64_t total) {
+      line.set_share(static_cast<double>(done) / static_cast<double>(total));
+      return !Interrupted();
+    });
+  }
+
+  absl::Status MeasureOne(const lab::AblationRow& row, size_t text, lab::ExactReading& exact) {
+    ForwardPass& pass = inputs_.engine->pass();
+    if (exact.ids.empty()) {
+      const std::string step = row.name == "raw16"
+                                   ? step_
+                                   : absl::StrCat(inputs_.names[text], ", raw16 to compare with");
+      auto read = WithProgress(step, [&](auto progress) {
+        return lab::ReadExactly(pass, inputs_.ids[text], options_.flags.window_tokens, progress);
+      });
+      PAGODA_RETURN_IF_ERROR(CheckInterrupted());
+      PAGODA_ASSIGN_OR_RETURN(exact, std::move(read));
+    }
+    absl::StatusOr<lab::ReadingResult> result =
+        row.name == "raw16" ? lab::ResultOf(pass, exact) : Compare(row, exact);
+    PAGODA_RETURN_IF_ERROR(CheckInterrupted());
+    PAGODA_RETURN_IF_ERROR(result.status());
+    measures_.push_back(MakeAblationMeasure(row.name, inputs_.names[text], *result));
+    // What has been measured survives an interrupt.
+    if (options_.json.path == "-") return absl::OkStatus();
+    return WriteJson(options_.json, AblationJson(run_, measures_, Summaries()));
+  }
+
+  absl::StatusOr<lab::ReadingResult> Compare(const lab::AblationRow& row,
+                                             const lab::ExactReading& exact) {
+    if (!row.codec.empty()) return CompareCoded(row, exact);
+    lab::Reading reading = {.kv = row.kv};
+    if (row.shared_prefix) {
+      PAGODA_RETURN_IF_ERROR(StartSharing());
+      PAGODA_RETURN_IF_ERROR(
+          WithProgress(absl::StrCat(step_, ", its first half"),
+                       [&](auto progress) { return Share(row, exact, progress); }));
+      reading.cache = &shared_->cache();
+    }
+    return WithProgress(step_, [&](auto progress) {
+      return lab::CompareReading(inputs_.engine->pass(), exact, reading, progress);
+    });
+  }
+
+  // A daemon of our own is a new one for each row and text: no row finds pages of another.
+  absl::Status StartSharing() {
+    const bool own = options_.daemon_flag->count() == 0;
+    shared_.reset();
+    absl::StatusOr<std::unique_ptr<SharedPrefix>> shared =
+        own ? SharedPrefix::StartOwn(*inputs_.engine, options_.flags.token_count)
+            : SharedPrefix::Connect(*inputs_.engine, options_.connection);
+    if (!shared.ok()) return ExplainError(shared.status(), options_.connection);
+    shared_ = *std::move(shared);
+    return absl::OkStatus();
+  }
+
+  template <typename OnProgress>
+  absl::Status Share(const lab::AblationRow& row, const lab::ExactReading& exact,
+                     OnProgress progress) {
+    const auto half = absl::MakeConstSpan(exact.ids).subspan(0, exact.ids.size() / 2);
+    const lab::Reading reading = {.kv = row.kv, .cache = &shared_->cache(), .decode_tokens = 0};
+    PAGODA_RETURN_IF_ERROR(lab::ReadInto(inputs_.engine->pass(), half, reading, progress));
+    return shared_->AwaitEncoded(half);
+  }
+
+  // The laboratory's attention, which decodes nothing and stores nothing.
+  absl::StatusOr<lab::ReadingResult> CompareCoded(const lab::AblationRow& row,
+                                                  const lab::ExactReading& exact) {
+    const kernels::PageShape& shape = inputs_.engine->pass().model().page_shape();
+    PAGODA_ASSIGN_OR_RETURN(const lab::KvCodec codec,
+                            lab::MakeKvCodec(row.codec, shape.head_dim, shape.page_tokens));
+    lab::CodedAttention coded(codec, shape, row.kv.window_tokens);
+    const lab::Reading reading = {
+        .kv = row.kv,
+        .attention =
+            [&coded](int32_t layer, int32_t kv_head, const kernels::AttentionParams& params,
+                     kernels::AttentionScratch& scratch) {
+              return coded.Attend(layer, kv_head, params, scratch);
+            },
+        .decode_tokens = 0};
+    PAGODA_ASSIGN_OR_RETURN(lab::ReadingResult result, WithProgress(step_, [&](auto progress) {
+                              return lab::CompareReading(inputs_.engine->pass(), exact, reading,
+                                                         progress);
+                            }));
+    const auto token_count = static_cast<int64_t>(exact.ids.size()) - 1;
+    result.cost = {.bytes_per_token =
+                       lab::ReckonedBytesPerToken(shape, codec, row.kv.window_tokens, token_count)};
+    result.cost.peak_bytes =
+        static_cast<int64_t>(result.cost.bytes_per_token * static_cast<double>(token_count));
+    return result;
+  }
+
+  std::vector<AblationSummary> Summaries() const {
+    std::vector<std::string> names;
+    for (const lab::AblationRow& row : rows_) names.push_back(row.name);
+    return SummarizeAblation(run_, measures_, names, inputs_.names);
+  }
+
+  absl::Status Report() const {
+    const std::vector<AblationSummary> summaries = Summaries();
+    const std::string text = absl::StrCat(
+        AblationTable(summaries), "\nBy position, all texts\n\n",
+        PositionTable(measures_, summaries),
+        "\nbytes/token: the whole sequence at its end, headers, padding, window and tail counted; "
+        "ratio: of raw16 without\npadding. NLL, PPL: change against raw16, paired, with the "
+        "standard error. KL: mean and 99th percentile,\nthousandths of a nat. TTFT: prefill of the "
+        "whole text; tokens/s: decode after it; medians over the texts.\ncomposite is read by the "
+        "laboratory: its bytes are reckoned, without headers.\n");
+    PrintText(options_.json, absl::StrCat("\n", text));
+    if (!options_.plot.empty()) {
+      const std::vector<QualityPoint> points = AblationPoints(summaries);
+      PAGODA_RETURN_IF_ERROR(WriteOutput(options_.plot, absl::EndsWith(options_.plot, ".html")
+                                                            ? QualityPage(points, text)
+                                                            : QualityPlot(points)));
+    }
+    return WriteJson(options_.json, AblationJson(run_, measures_, summaries));
+  }
+
+  const AblateOptions& options_;
+  EvalInputs inputs_;
+  const std::vector<lab::AblationRow> rows_;
+  const AblationRun run_;
+  std::unique_ptr<SharedPrefix> shared_;  // of the row that is measured
+  std::vector<AblationMeasure> measures_;
+  std::string step_;  // what is measured now
+};
+
+// The layers of --profile; none without it.
+absl::StatusOr<std::vector<int32_t>> ProfileLayers(const AblateOptions& options,
+                                                   const Engine& engine) {
+  if (options.profile.empty()) return std::vector<int32_t>();
+  PAGODA_ASSIGN_OR_RETURN(const LayerProfile profile, ReadLayerProfile(options.profile));
+  const absl::Status fits = profile.Check(IdentityOf(engine.model_spec()), engine.model_spec());
+  if (!fits.ok())
+    return absl::Status(fits.code(), absl::StrCat(options.profile, ": ", fits.message()));
+  return profile.k_lo_layers;
+}
+
+// The rows that were asked for, raw16 first: the others are compared with it.
+absl::StatusOr<std::vector<lab::AblationRow>> ChosenRows(const AblateOptions& options,
+                                                         const lab::AblationPlan& plan) {
+  std::vector<lab::AblationRow> rows = lab::AblationRows(plan);
+  if (options.rows.empty()) return rows;
+  std::vector<std::string> names;
+  for (const lab::AblationRow& row : rows) names.push_back(row.name);
+  for (const std::string& wanted : options.rows) {
+    if (std::find(names.begin(), names.end(), wanted) != names.end()) continue;
+    return absl::InvalidArgumentError(absl::StrFormat("--rows %s: with these flags there are %s",
+                                                      wanted, absl::StrJoin(names, ", ")));
+  }
+  std::erase_if(rows, [&](const lab::AblationRow& row) {
+    return row.name != "raw16" &&
+           std::find(options.rows.begin(), options.rows.end(), row.name) == options.rows.end();
+  });
+  return rows;
+}
+
+absl::Status RunAblate(const AblateOptions& options) {
+  PAGODA_RETURN_IF_ERROR(CheckJsonPath(options.json));
+  PAGODA_RETURN_IF_ERROR(CheckJsonPath({options.plot}));
+  CatchInterrupts();
+  PAGODA_ASSIGN_OR_RETURN(EvalInputs inputs,
+                          LoadEvalInputs(options.flags, TextStream(options.json)));
+  lab::AblationPlan plan = {.window_tokens = options.flags.window_tokens,
+                            .q8_tokens = options.q8_tokens,
+                            .shared_prefix = !options.in_process,
+                            .grid_windows = options.windows};
+  PAGODA_ASSIGN_OR_RETURN(plan.k_lo_layers, ProfileLayers(options, *inputs.engine));
+  PAGODA_ASSIGN_OR_RETURN(std::vector<lab::AblationRow> rows, ChosenRows(options, plan));
+  const kernels::PageShape& shape = inputs.engine->pass().model().page_shape();
+  AblationRun run = {
+      .model = IdentityOf(inputs.engine->model_spec()).hex(),
+      .settings =
+          absl::StrFormat("%d tokens, window %d, q8 to %d, K lo in [%s]", options.flags.token_count,
+                          plan.window_tokens, plan.q8_tokens, absl::StrJoin(plan.k_lo_layers, " ")),
+      .raw16_bytes_per_token = 4.0 * shape.layer_count * shape.head_count * shape.head_dim};
+  return Ablation(options, std::move(inputs), std::move(rows), std::move(run)).Run();
+}
+
+std::string CheckAblate(const AblateOptions& options) {
+  if (options.resume && (options.json.path.empty() || options.json.path == "-")) {
+    return "--resume goes on with the rows of a file; name it with --json FILE";
+  }
+  if (options.in_process && options.daemon_flag->count() > 0) {
+    return "--in-process uses no daemon, --daemon names one; leave out one of them";
+  }
+  return CheckEvalFlags(options.flags);
+}
+
+}  // namespace
+
+void AddEvalAblateCommand(CommandLine& commands, CLI::App* eval) {
+  auto options = std::make_shared<AblateOptions>();
+  CLI::App* const app = commands.AddApp(
+      eval, "ablate", "Memory, quality and speed of every feature, one at a time and together",
+      "raw16 first, then one way of saving bytes at a time, then all that go together, then q8 "
+      "and\n"
+      "q4 over a grid of windows. Teacher-forced as in eval ppl; every row computes its own K and "
+      "V.\n\n"
+      "  q8, q4      all beyond the window at that precision\n"
+      "  ladder      q8 for the last --q8-tokens, q4 beyond\n"
+      "  profile     q4, and K keeps its lo plane in the layers of --profile\n"
+      "  composite   raw16 for the last --q8-tokens, 2 bits of the same code beyond (quality "
+      "only)\n"
+      "  shared      q4, the first half of the text from a daemon that keeps it at q8\n"
+      "  all         ladder, profile and shared\n"
+      "  q4 w512     q4 with that window\n\n"
+      "TTFT and tokens/s are wall times: they need an idle machine. About 15 minutes on two cores\n"
+      "for the 135M model.\n\n"
+      "Example: pagoda eval ablate --json ablate.json --resume --plot ablate.html\n"
+      "         pagoda eval ablate --rows q4,ladder --text legal --tokens 8000\n\n"
+      "JSON keys: model, settings, raw16_bytes_per_token, rows[] {name, bytes_per_token, ratio,\n"
+      "  peak_bytes, nll_delta_pct, nll_delta_se, ppl_delta_pct, kl_mean, kl_p99, top1, ttft_ms,\n"
+      "  decode_tps}, measured[] {row, text, ..., windows[] [begin, end, nll, exact_nll]}\n");
+  AddEvalFlags(*app, options->flags);
+  app->add_option("--q8-tokens", options->q8_tokens, "most recent tokens at q8 in the ladder")
+      ->type_name("N")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app->add_option("--profile", options->profile, "layer profile, as eval profile writes it")
+      ->type_name("FILE");
+  app->add_option("--windows", options->windows, "windows of the grid")
+      ->type_name("N,...")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app->add_option("--rows", options->rows, "only these, beside raw16")
+      ->type_name("NAME,...")
+      ->delimiter(',');
+  app->add_flag("--in-process", options->in_process, "no daemon: leave out the rows that need one");
+  AddConnectionFlags(*app, options->connection);
+  options->daemon_flag = app->get_option("--daemon");
+  app->add_option("--plot", options->plot, "KL over bytes: FILE.svg, or FILE.html with the table")
+      ->type_name("FILE");
+  app->add_flag("--resume", options->resume,
+                "keep what the file of --json already has, measure what is missing");
+  AddJsonFlag(*app, options->json);
+  commands.Add({app, [options] { return CheckAblate(*options); },
+                [options] { return RunAblate(*options); }});
+}
+
+}  // namespace pagoda::cli
