@@ -35,6 +35,7 @@ absl::StatusOr<KvSequence> KvSequence::Make(const kernels::PageShape& shape, dou
     return absl::InvalidArgumentError(absl::StrFormat(
         "sequence: limit of %d tokens, expected 1 to %d", options.token_count_max, kTokenCountMax));
   }
+  PAGODA_RETURN_IF_ERROR(kernels::ValidateKLoLayers(options.k_lo_layers, shape.layer_count));
   return KvSequence(shape, rope_theta, options);
 }
 
@@ -65,7 +66,8 @@ int64_t KvSequence::UsablePages(absl::Span<const Precision> precisions,
 }
 
 PageBuffer KvSequence::NewPage(int64_t page_index, Precision precision) const {
-  return PageBuffer(MakePageHeader(shape_, rope_theta_, page_index, precision));
+  return PageBuffer(
+      MakePageHeader(shape_, rope_theta_, page_index, precision, options_.k_lo_layers));
 }
 
 absl::Status KvSequence::AppendLoaded(PageBuffer page, Precision fidelity) {
@@ -109,13 +111,14 @@ absl::Status KvSequence::SetEncoded(Page& page, std::unique_ptr<PageBuffer> enco
   PAGODA_ASSIGN_OR_RETURN(
       kernels::PageView full,
       kernels::PageView::Make(shape_, encoded->header(), encoded->segments(), Precision::kQ8));
-  PAGODA_ASSIGN_OR_RETURN(
-      kernels::PageView mode,
-      kernels::PageView::Make(shape_, encoded->header(), encoded->segments(), options_.precision));
+  PAGODA_ASSIGN_OR_RETURN(kernels::PageView mode,
+                          kernels::PageView::Make(shape_, encoded->header(), encoded->segments(),
+                                                  options_.precision, options_.k_lo_layers));
   if (mode.precision() != options_.precision) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("sequence: encoded page reads as %s, needed %s",
-                        PrecisionName(mode.precision()), PrecisionName(options_.precision)));
+        absl::StrFormat("sequence: encoded page reads as %s, needed %s with K lo in %d layers",
+                        PrecisionName(mode.precision()), PrecisionName(options_.precision),
+                        options_.precision == Precision::kQ4 ? options_.k_lo_layers.size() : 0));
   }
   page.full_view = std::move(full);
   page.mode_view = std::move(mode);
@@ -164,7 +167,7 @@ void KvSequence::EncodePages(int64_t page_count, ThreadPool& pool) {
 
 void KvSequence::EncodeHere(Page& page) {
   absl::StatusOr<PageHeader> header =
-      kernels::PlanEncodedHeader(page.raw->header(), options_.precision);
+      kernels::PlanEncodedHeader(page.raw->header(), options_.precision, options_.k_lo_layers);
   PAGODA_CHECK(header.ok());
   auto encoded = std::make_unique<PageBuffer>(*std::move(header));
   const absl::Status status =
@@ -184,8 +187,8 @@ void KvSequence::FreeUnread(int64_t page_count) {
     if (page.encoded == nullptr) continue;  // codes_cannot_hold
     page.raw_view.reset();
     page.raw.reset();
-    if (options_.precision == Precision::kQ4 && page.full_view->precision() > Precision::kQ4) {
-      page.encoded->DropLo(shape_);
+    // A page from elsewhere with other tables than ours stays as it is.
+    if (options_.precision == Precision::kQ4 && page.encoded->CutToQ4(options_.k_lo_layers).ok()) {
       PAGODA_CHECK(SetEncoded(page, std::move(page.encoded)).ok());
     }
   }
