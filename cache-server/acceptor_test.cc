@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cache-server/listen_address.h"
-#include "cache-server/testing/temp_dir.h"
 #include "storage/base/log.h"
 #include "storage/base/testing/status_matchers.h"
+#include "storage/base/testing/temp_dir.h"
 
 namespace pagoda {
 namespace {

@@ -142,6 +142,10 @@ void ListModels(ServiceContext& context, v1::ListModelsResponse& response) {
     status.set_model(model.spec.model);
     status.set_ladder(ToWire(model.ladder));
     status.set_page_tokens(model.page_tokens);
+    for (const int32_t layer : model.k_lo_layers) {
+      status.add_k_lo_layers(static_cast<uint32_t>(layer));
+    }
+    status.set_profile_problem(model.profile_problem);
   }
   context.store.ForEachPage([&](const PageInfo& page) {
     v1::ModelStatus& status = models[page.identity];

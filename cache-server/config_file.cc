@@ -1,7 +1,8 @@
 #include "cache-server/config_file.h"
 
-#include "cache-server/yaml_section.h"
+#include "kernels/layer_profile.h"
 #include "storage/base/status_macros.h"
+#include "storage/base/yaml_section.h"
 
 namespace pagoda {
 namespace {
@@ -81,8 +82,15 @@ void ReadModels(YamlSection section, LadderOptions& ladder) {
     YamlSection model = section.Section(name);
     Precision precision = ladder.standard;
     model.Ladder("ladder", precision);
+    if (model.Has("ladder")) ladder.models[name] = precision;
+    std::string profile;
+    model.String("profile", profile);
+    if (!profile.empty()) {
+      const absl::StatusOr<LayerProfile> read = ReadLayerProfile(profile);
+      if (!read.ok()) model.Report("profile", read.status().message());
+      if (read.ok()) ladder.profiles[name] = *read;
+    }
     model.Finish();
-    ladder.models[name] = precision;
   }
 }
 

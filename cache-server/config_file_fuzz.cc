@@ -1,5 +1,5 @@
-// Fuzzes the two files that people write for pagodad: its configuration and its tokens. Whatever
-// they hold, the answer is a status in one line or options that can be validated.
+// Fuzzes the files that people give to pagodad: its configuration, its tokens and layer profiles.
+// Whatever they hold, the answer is a status in one line or options that can be validated.
 // Method: the input is a file in memory, read by the path of its descriptor.
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "cache-server/config_file.h"
 #include "cache-server/token_file.h"
+#include "kernels/layer_profile.h"
+#include "kernels/page_layout.h"
 #include "storage/base/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -27,6 +29,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto tokens = ReadTokenFile(path);
   PAGODA_CHECK(tokens.status().message().find('\n') == absl::string_view::npos);
   if (tokens.ok()) PAGODA_CHECK(!tokens->empty());
+  const auto profile = ReadLayerProfile(path);
+  PAGODA_CHECK(profile.status().message().find('\n') == absl::string_view::npos);
+  if (profile.ok()) {
+    PAGODA_CHECK(kernels::ValidateKLoLayers(profile->k_lo_layers, profile->layer_count).ok());
+  }
   close(fd);
   return 0;
 }

@@ -8,9 +8,9 @@
 #include "cache-server/caller.h"
 #include "cache-server/config_file.h"
 #include "cache-server/listen_address.h"
-#include "cache-server/testing/temp_dir.h"
 #include "cache-server/token_file.h"
 #include "storage/base/testing/status_matchers.h"
+#include "storage/base/testing/temp_dir.h"
 
 namespace pagoda {
 namespace {
@@ -40,13 +40,38 @@ TEST(ConfigFileTest, TheExampleFileIsValidAndHoldsTheDefaults) {
   EXPECT_EQ(options.ladder.standard, standard.ladder.standard);
 }
 
+TEST(ConfigFileTest, ModelsHaveLayerProfiles) {
+  TempDir dir;
+  LayerProfile profile;
+  profile.identity.bytes.fill(0xab);
+  profile.layer_count = 30;
+  profile.k_lo_layers = {3, 8};
+  profile.bits = 4.5;
+  const std::string path = dir.path() + "/profile.yaml";
+  std::ofstream(path) << LayerProfileYaml(profile);
+  ServerOptions options;
+  PAGODA_ASSERT_OK(ReadConfigFile(
+      WriteFile(dir, absl::StrCat("models: {a: {profile: ", path, "}}\n")), options));
+  EXPECT_EQ(options.ladder.profiles.at("a").k_lo_layers, profile.k_lo_layers);
+  EXPECT_TRUE(options.ladder.models.empty());  // its ladder is the standard one
+  // Of a mistake in the profile the line names both files.
+  std::ofstream(path) << "layers: 30\n";
+  const std::string config = WriteFile(dir, absl::StrCat("models: {a: {profile: ", path, "}}\n"));
+  EXPECT_THAT(
+      ReadConfigFile(config, options),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               absl::StrCat(config, ": models.a.profile: ", path, ": k_lo_layers: is absent")));
+  EXPECT_THAT(
+      ReadConfigFile(WriteFile(dir, "models: {a: {profile: /none.yaml}}\n"), options),
+      StatusIs(absl::StatusCode::kInvalidArgument, "models.a.profile: /none.yaml: no such"));
+}
+
 TEST(ConfigFileTest, ModelsHaveLaddersOfTheirOwn) {
   TempDir dir;
   ServerOptions options;
   PAGODA_ASSERT_OK(ReadConfigFile(
       WriteFile(dir, "ladder: raw16\nmodels: {a/b-1.5: {ladder: q4}, other: {}}\n"), options));
-  const std::map<std::string, Precision> expected = {{"a/b-1.5", Precision::kQ4},
-                                                     {"other", Precision::kRaw16}};
+  const std::map<std::string, Precision> expected = {{"a/b-1.5", Precision::kQ4}};
   EXPECT_EQ(options.ladder.models, expected);
   EXPECT_EQ(options.ladder.standard, Precision::kRaw16);
 }

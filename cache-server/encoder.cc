@@ -199,7 +199,8 @@ void Encoder::Process(const PageRef& ref) {
 absl::Status Encoder::Lower(const HostPagePtr& page, Precision target) {
   const absl::Duration start = clock_.Monotonic();
   const int64_t before = page->bytes();
-  absl::StatusOr<StagedPage> staged = StageAtPrecision(store_, *page, target);
+  const std::vector<int32_t> k_lo_layers = models_.KLoLayersOf(page->header().identity);
+  absl::StatusOr<StagedPage> staged = StageAtPrecision(store_, *page, target, k_lo_layers);
   if (!staged.ok()) {
     const bool room = staged.status().code() == absl::StatusCode::kResourceExhausted;
     const bool values = staged.status().code() == absl::StatusCode::kInvalidArgument;

@@ -40,7 +40,8 @@ struct ServedPage {
   std::vector<ByteSpan> segments;  // payloads, as in header.segments
 };
 
-// From the stored page, or from `encoded` when a raw16 page is answered at a lower precision.
+// From the stored page, or from `encoded` when it is answered in a form of its own: raw16 at a
+// lower precision, q8 at q4 with the layers of a profile.
 absl::StatusOr<ServedPage> ServePage(const HostPagePtr& page,
                                      const std::shared_ptr<const EncodedCopy>& encoded,
                                      const FetchSelection& selection);

@@ -90,6 +90,7 @@ class FetchReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   absl::Status Prepare(grpc::CallbackServerContext* call, const grpc::ByteBuffer& request);
   void Gather();
   void OnLoaded(size_t index, absl::StatusOr<HostPagePtr> page);
+  bool WantsCopy(const HostPage& page) const;
   void Encode(size_t index, const HostPagePtr& page);
   void OnGathered(size_t index, Gathered gathered);
   absl::Status Plan();
@@ -190,9 +191,7 @@ void FetchReactor::Gather() {
 
 void FetchReactor::OnLoaded(size_t index, absl::StatusOr<HostPagePtr> page) {
   if (!page.ok()) return OnGathered(index, {page.status(), nullptr, nullptr, true});
-  const bool encode = (*page)->precision() == Precision::kRaw16 &&
-                      target_.selection.precision_max < Precision::kRaw16;
-  if (!encode) return OnGathered(index, {absl::OkStatus(), *page, nullptr, true});
+  if (!WantsCopy(**page)) return OnGathered(index, {absl::OkStatus(), *page, nullptr, true});
   const bool queued = context_.fetch_encodes.TryPush(
       [self = shared_from_this(), index, page = *page] { self->Encode(index, page); });
   if (!queued) {
@@ -201,12 +200,25 @@ void FetchReactor::OnLoaded(size_t index, absl::StatusOr<HostPagePtr> page) {
   }
 }
 
+// Whether the answer is another form of the page than the stored one with planes left out.
+bool FetchReactor::WantsCopy(const HostPage& page) const {
+  const FetchSelection& selection = target_.selection;
+  if (page.precision() == Precision::kRaw16) return selection.precision_max < Precision::kRaw16;
+  // A profile's layers are cut out of q8's segments.
+  return page.precision() == Precision::kQ8 && selection.precision_max < Precision::kQ8 &&
+         selection.planes.empty() && !context_.models.KLoLayersOf(page.header().identity).empty();
+}
+
 void FetchReactor::Encode(size_t index, const HostPagePtr& page) {
   const absl::Duration start = context_.clock.Monotonic();
   const Precision target =
       target_.selection.precision_max >= Precision::kQ8 ? Precision::kQ8 : Precision::kQ4;
-  absl::StatusOr<std::shared_ptr<const EncodedCopy>> copy = EncodeCopy(*page, target);
+  absl::StatusOr<std::shared_ptr<const EncodedCopy>> copy =
+      EncodeCopy(*page, target, context_.models.KLoLayersOf(page->header().identity));
   if (copy.ok()) {
+    if (page->precision() != Precision::kRaw16) {  // cut, not encoded
+      return OnGathered(index, {absl::OkStatus(), page, *copy, true});
+    }
     context_.metrics.OnEncoded(EncodePlace::kFetch, target, 0, context_.clock.Monotonic() - start);
     return OnGathered(index, {absl::OkStatus(), page, *copy, true});
   }

@@ -5,10 +5,8 @@
 #include <random>
 #include <set>
 
-#include "cache-server/page_encoding.h"
+#include "cache-server/testing/encoded_form.h"
 #include "cache-server/testing/test_daemon.h"
-#include "kernels/aligned_buffer.h"
-#include "kernels/codec.h"
 #include "storage/base/testing/status_matchers.h"
 
 namespace pagoda {
@@ -22,7 +20,7 @@ class LadderTest : public ::testing::Test {
  protected:
   void Begin() {
     daemon_.options().host.capacity_bytes = int64_t{8} << 20;  // the documents need 20 in raw16
-    daemon_.options().session_timeout = absl::Minutes(30);  // nobody sends heartbeats
+    daemon_.options().session_timeout = absl::Minutes(30);     // nobody sends heartbeats
     daemon_.Start();
     client_ = std::make_unique<WireClient>(daemon_.server().address());
     scope_ = client_->Hello(spec_)->scopes(0);
@@ -30,36 +28,6 @@ class LadderTest : public ::testing::Test {
     for (uint32_t seed = 1; seed <= kDocuments; ++seed) {
       documents_.push_back(MakeChain(spec_, scope_, {.seed = seed, .content_seed = seed}));
     }
-  }
-
-  // Payloads of all planes that the one encoding of this page has.
-  std::set<std::string> Encoding(const FetchedPage& like, const TestPage& pushed) {
-    PageHeader raw = like.header;
-    raw.planes.clear();
-    raw.segments.clear();
-    raw.rotation = Rotation::kNone;
-    raw.recipe = CodeRecipe::kNone;
-    kernels::AppendPlanes(Precision::kRaw16, kernels::ShapeOf(raw), raw);
-    PageHeader header = *kernels::PlanEncodedHeader(raw, Precision::kQ8);
-    std::vector<kernels::AlignedBuffer> sources;
-    std::vector<ByteSpan> source_spans;
-    for (const std::string& segment : pushed.segments) {
-      sources.emplace_back(static_cast<int64_t>(segment.size()));
-      std::memcpy(sources.back().data(), segment.data(), segment.size());
-      source_spans.push_back(sources.back().span());
-    }
-    std::vector<kernels::AlignedBuffer> targets;
-    std::vector<MutableByteSpan> target_spans;
-    for (const SegmentEntry& segment : header.segments) {
-      targets.emplace_back(segment.stored_bytes());
-      target_spans.push_back(targets.back().mutable_span());
-    }
-    PAGODA_EXPECT_OK(kernels::EncodePage(raw, source_spans, header, target_spans));
-    std::set<std::string> payloads;
-    for (size_t i = 0; i < targets.size(); ++i) {
-      payloads.emplace(AsText(targets[i].span().subspan(0, header.segments[i].length)));
-    }
-    return payloads;
   }
 
   void ExpectItsOwnBytes(const FetchedPage& page, const TestPage& pushed) {
@@ -70,7 +38,10 @@ class LadderTest : public ::testing::Test {
       return;
     }
     auto [known, is_new] = encodings_.try_emplace(pushed.key);
-    if (is_new) known->second = Encoding(page, pushed);
+    if (is_new) {
+      const EncodedForm form = EncodedFormOf(page.header, pushed, Precision::kQ8);
+      known->second.insert(form.segments.begin(), form.segments.end());
+    }
     for (const std::string& segment : page.segments) EXPECT_TRUE(known->second.contains(segment));
   }
 

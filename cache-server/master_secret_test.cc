@@ -7,8 +7,8 @@
 
 #include <fstream>
 
-#include "cache-server/testing/temp_dir.h"
 #include "storage/base/testing/status_matchers.h"
+#include "storage/base/testing/temp_dir.h"
 
 namespace pagoda {
 namespace {

@@ -62,10 +62,11 @@ absl::StatusOr<Precision> ModelRegistry::Announce(const Identity& identity, cons
     return absl::ResourceExhaustedError(
         absl::StrFormat("%d models are known, models_max", models_.size()));
   }
-  const Precision ladder = ConfiguredLadder(spec.model);
-  models_[identity] = {identity, spec, ladder, page_tokens};
+  KnownModel& model = models_[identity];
+  model = {identity, spec, ConfiguredLadder(spec.model), page_tokens, {}, {}};
+  TakeProfile(model);
   changed_ = true;
-  return ladder;
+  return model.ladder;
 }
 
 std::optional<KnownModel> ModelRegistry::Find(const Identity& identity) const {
@@ -79,6 +80,26 @@ Precision ModelRegistry::LadderOf(const Identity& identity) const {
   absl::MutexLock lock(&mutex_);
   const auto found = models_.find(identity);
   return found == models_.end() ? configured_.standard : found->second.ladder;
+}
+
+std::vector<int32_t> ModelRegistry::KLoLayersOf(const Identity& identity) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = models_.find(identity);
+  return found == models_.end() ? std::vector<int32_t>() : found->second.k_lo_layers;
+}
+
+void ModelRegistry::TakeProfile(KnownModel& model) const {
+  const auto found = configured_.profiles.find(model.spec.model);
+  if (found == configured_.profiles.end()) return;
+  const absl::Status fits = found->second.Check(model.identity, model.spec);
+  if (fits.ok()) {
+    model.k_lo_layers = found->second.k_lo_layers;
+    return;
+  }
+  model.profile_problem = std::string(fits.message());
+  LogWarning("profile_not_used", {{"model", model.spec.model},
+                                  {"cause", model.profile_problem},
+                                  {"effect", "its pages come down to q4 without it"}});
 }
 
 absl::Status ModelRegistry::SetLadder(const std::optional<Identity>& identity, Precision ladder) {
@@ -118,7 +139,9 @@ void ModelRegistry::Load() {
       const absl::StatusOr<KnownModel> model = FromJson(item);
       if (!model.ok()) return ignore(model.status().message());
       if (models_.size() >= models_max_) return ignore("more models than models_max");
-      models_[model->identity] = *model;
+      KnownModel& known = models_[model->identity];
+      known = *model;
+      TakeProfile(known);
       // The configuration wins over what was set by hand before the restart.
       const auto configured = configured_.models.find(model->spec.model);
       if (configured != configured_.models.end()) {

@@ -28,7 +28,9 @@ struct KnownModel {
   Identity identity;
   ModelSpec spec;
   Precision ladder = Precision::kQ8;
-  uint32_t page_tokens = 0;  // as last announced
+  uint32_t page_tokens = 0;          // as last announced
+  std::vector<int32_t> k_lo_layers;  // of its profile; empty: none, or it is not used
+  std::string profile_problem;  // why the configured profile is not used; empty: it is, or none
 };
 
 class ModelRegistry {
@@ -42,6 +44,8 @@ class ModelRegistry {
   std::optional<KnownModel> Find(const Identity& identity) const ABSL_LOCKS_EXCLUDED(mutex_);
   // The standard ladder for an identity that is not known.
   Precision LadderOf(const Identity& identity) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Layers whose K keeps its lo plane at q4.
+  std::vector<int32_t> KLoLayersOf(const Identity& identity) const ABSL_LOCKS_EXCLUDED(mutex_);
   // An absent identity means every model.
   absl::Status SetLadder(const std::optional<Identity>& identity, Precision ladder)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -52,6 +56,8 @@ class ModelRegistry {
 
  private:
   Precision ConfiguredLadder(const std::string& model) const;
+  // Looks up its profile and says in the log if that is of another model.
+  void TakeProfile(KnownModel& model) const;
 
   const LadderOptions configured_;
   const uint32_t models_max_;

@@ -5,9 +5,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "cache-server/testing/temp_dir.h"
 #include "cache-server/testing/test_pages.h"
 #include "storage/base/testing/status_matchers.h"
+#include "storage/base/testing/temp_dir.h"
 
 namespace pagoda {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "kernels/layer_profile.h"
 #include "storage/base/precision.h"
 #include "storage/host_tier.h"
 #include "storage/prefetch/prefetch_options.h"
@@ -35,6 +36,9 @@ struct LimitOptions {
 struct LadderOptions {
   Precision standard = Precision::kQ8;
   std::map<std::string, Precision> models;  // by ModelSpec.model; others use `standard`
+  // In which layers K keeps its lo plane at q4, by ModelSpec.model; used where identity and layers
+  // are those of the model that announces itself.
+  std::map<std::string, LayerProfile> profiles;
 };
 
 struct SsdSettings {

@@ -1,8 +1,5 @@
 #include "cache-server/page_encoding.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "kernels/codec.h"
 #include "storage/base/status_macros.h"
 
@@ -17,24 +14,33 @@ std::vector<ByteSpan> SegmentsOf(const HostPage& page) {
   return segments;
 }
 
-absl::Status EncodeInto(const HostPage& page, StagedPage& staged) {
-  std::vector<MutableByteSpan> targets;
-  for (size_t i = 0; i < staged.segment_count(); ++i) {
-    // Slabs are whole blocks of 4096 bytes: the padding after the payload is ours to clear.
-    const MutableByteSpan payload = staged.segment(i);
-    targets.emplace_back(payload.data(),
-                         static_cast<size_t>(staged.header().segments[i].stored_bytes()));
+absl::StatusOr<PageHeader> PlanLower(const HostPage& page, Precision target,
+                                     kernels::KLoLayers k_lo_layers) {
+  if (page.precision() == Precision::kRaw16) {
+    return kernels::PlanEncodedHeader(page.header(), target, k_lo_layers);
   }
-  return kernels::EncodePage(page.header(), SegmentsOf(page), staged.mutable_header(), targets);
+  if (page.precision() != Precision::kQ8 || target != Precision::kQ4) {
+    return absl::DataLossError("page is neither raw16 nor q8");
+  }
+  return kernels::PlanCutHeader(page.header(), k_lo_layers);
+}
+
+absl::Status FillLower(const HostPage& page, PageHeader& header,
+                       const std::vector<MutableByteSpan>& targets) {
+  const bool raw = page.precision() == Precision::kRaw16;
+  return raw ? kernels::EncodePage(page.header(), SegmentsOf(page), header, targets)
+             : kernels::CutPage(page.header(), SegmentsOf(page), header, targets);
 }
 
 }  // namespace
 
 std::vector<PlaneEntry> PlanesAt(const PageHeader& page, Precision most) {
+  // The lo planes that a q4 page has belong to it.
+  if (most >= Precision::kQ8 || PrecisionOf(page.planes) < Precision::kQ8) return page.planes;
   std::vector<PlaneEntry> planes;
   for (const PlaneEntry& plane : page.planes) {
     const bool lo = plane.kind == PlaneKind::kCodes && plane.bit_begin < kHiBitBegin;
-    if (!lo || most >= Precision::kQ8) planes.push_back(plane);
+    if (!lo) planes.push_back(plane);
   }
   return planes;
 }
@@ -67,37 +73,26 @@ Selection Select(const PageHeader& page, uint32_t layer_begin, uint32_t layer_en
 }
 
 absl::StatusOr<StagedPage> StageAtPrecision(TieredStore& store, const HostPage& page,
-                                            Precision target) {
-  const PageHeader& header = page.header();
-  if (page.precision() == Precision::kRaw16) {
-    PAGODA_ASSIGN_OR_RETURN(PageHeader planned, kernels::PlanEncodedHeader(header, target));
-    PAGODA_ASSIGN_OR_RETURN(StagedPage staged, store.Stage(header.scope, std::move(planned)));
-    PAGODA_RETURN_IF_ERROR(EncodeInto(page, staged));
-    return staged;
-  }
-  if (page.precision() != Precision::kQ8 || target != Precision::kQ4) {
-    return absl::DataLossError("page is neither raw16 nor q8");
-  }
-  Selection hi = Select(header, 0, header.layer_count, PlanesAt(header, target));
-  PAGODA_ASSIGN_OR_RETURN(StagedPage staged, store.Stage(header.scope, std::move(hi.header)));
-  for (size_t i = 0; i < hi.segments.size(); ++i) {
-    const ByteSpan source = page.segment(hi.segments[i]);
-    std::memcpy(staged.segment(i).data(), source.data(), source.size());
-  }
+                                            Precision target, kernels::KLoLayers k_lo_layers) {
+  PAGODA_ASSIGN_OR_RETURN(PageHeader planned, PlanLower(page, target, k_lo_layers));
+  PAGODA_ASSIGN_OR_RETURN(StagedPage staged, store.Stage(page.header().scope, std::move(planned)));
+  std::vector<MutableByteSpan> targets;
+  for (size_t i = 0; i < staged.segment_count(); ++i) targets.push_back(staged.padded_segment(i));
+  PAGODA_RETURN_IF_ERROR(FillLower(page, staged.mutable_header(), targets));
   return staged;
 }
 
 absl::StatusOr<std::shared_ptr<const EncodedCopy>> EncodeCopy(const HostPage& page,
-                                                              Precision target) {
+                                                              Precision target,
+                                                              kernels::KLoLayers k_lo_layers) {
   auto copy = std::make_shared<EncodedCopy>();
-  PAGODA_ASSIGN_OR_RETURN(copy->header, kernels::PlanEncodedHeader(page.header(), target));
+  PAGODA_ASSIGN_OR_RETURN(copy->header, PlanLower(page, target, k_lo_layers));
   std::vector<MutableByteSpan> targets;
   for (const SegmentEntry& segment : copy->header.segments) {
     copy->segments.emplace_back(segment.stored_bytes());
     targets.push_back(copy->segments.back().mutable_span());
   }
-  PAGODA_RETURN_IF_ERROR(
-      kernels::EncodePage(page.header(), SegmentsOf(page), copy->header, targets));
+  PAGODA_RETURN_IF_ERROR(FillLower(page, copy->header, targets));
   return std::shared_ptr<const EncodedCopy>(std::move(copy));
 }
 

@@ -1,5 +1,6 @@
 // One page in, the same page at a lower precision out. raw16 is encoded once; q8 becomes q4 by
-// leaving the lo planes out. Nothing is ever quantized again.
+// leaving the lo planes out, but for K in the layers of the model's profile. Nothing is ever
+// quantized again.
 //
 // Threads  pure functions over immutable pages.   Cost  raw16: about 1.3 ns an element; q8: a copy
 // Errors   INVALID_ARGUMENT    K or V hold NaN or infinity: such a page stays raw16
@@ -12,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/aligned_buffer.h"
+#include "kernels/page_layout.h"
 #include "storage/host_page.h"
 #include "storage/tiered_store.h"
 
@@ -20,15 +22,16 @@ namespace pagoda {
 // In the store's memory, ready for ReplaceEncoding(). REQUIRES: target q8 or q4, below the page's
 // precision.
 absl::StatusOr<StagedPage> StageAtPrecision(TieredStore& store, const HostPage& page,
-                                            Precision target);
+                                            Precision target, kernels::KLoLayers k_lo_layers);
 
-// In memory of its own, for one answer. REQUIRES: the page is raw16; target q8 or q4.
+// The same in memory of its own, for one answer.
 struct EncodedCopy {
   PageHeader header;
   std::vector<kernels::AlignedBuffer> segments;
 };
 absl::StatusOr<std::shared_ptr<const EncodedCopy>> EncodeCopy(const HostPage& page,
-                                                              Precision target);
+                                                              Precision target,
+                                                              kernels::KLoLayers k_lo_layers);
 
 // Which of a page's planes and segments go out: planes that pass, and of them the segments that
 // meet the layers [layer_begin, layer_end). The header lists exactly those, in their old order.
@@ -39,7 +42,8 @@ struct Selection {
 Selection Select(const PageHeader& page, uint32_t layer_begin, uint32_t layer_end,
                  const std::vector<PlaneEntry>& planes);
 
-// The planes a reader needs at `most`: without lo planes below q8.
+// The planes a reader needs at `most`: below q8 a q8 page is read without its lo planes. Where the
+// model has a profile, the reader wants EncodeCopy() instead.
 std::vector<PlaneEntry> PlanesAt(const PageHeader& page, Precision most);
 
 }  // namespace pagoda

@@ -9,9 +9,9 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "cache-server/testing/temp_dir.h"
 #include "cache-server/testing/wire_client.h"
 #include "storage/base/testing/status_matchers.h"
+#include "storage/base/testing/temp_dir.h"
 
 namespace pagoda {
 namespace {

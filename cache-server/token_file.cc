@@ -7,8 +7,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
-#include "cache-server/yaml_section.h"
 #include "storage/base/status_macros.h"
+#include "storage/base/yaml_section.h"
 
 namespace pagoda {
 namespace {

@@ -45,8 +45,10 @@
 namespace pagoda::kernels {
 
 // The header of the encoded form of a raw16 page: everything copied, recipe and rotation set, plane
-// table and offsets of `target` (kQ8 or kQ4); checksums are still 0.
-absl::StatusOr<PageHeader> PlanEncodedHeader(const PageHeader& raw16_header, Precision target);
+// table and offsets of `target` (kQ8 or kQ4, this with K lo of `k_lo_layers`); checksums are still
+// 0.
+absl::StatusOr<PageHeader> PlanEncodedHeader(const PageHeader& raw16_header, Precision target,
+                                             KLoLayers k_lo_layers = {});
 
 // Encodes a whole page. raw_segments and target_segments follow their headers' segment tables;
 // target spans are the caller's memory of stored_bytes() each, 64-byte aligned; padding is zeroed.
@@ -58,11 +60,19 @@ absl::Status EncodePageRef(const PageHeader& raw16_header, absl::Span<const Byte
                            PageHeader& target_header,
                            absl::Span<const MutableByteSpan> target_segments);
 
+// The header of the q4 page, with K lo of `k_lo_layers`, that an encoded page contains.
+// FAILED_PRECONDITION when it does not contain it. CutPage() then copies the bytes, whatever the
+// cut of the segments; target spans as in EncodePage(). Nothing is quantized: the result is what
+// encoding from raw16 gives. Checksums of segments that stay whole are taken over.
+absl::StatusOr<PageHeader> PlanCutHeader(const PageHeader& encoded_header, KLoLayers k_lo_layers);
+absl::Status CutPage(const PageHeader& source_header, absl::Span<const ByteSpan> source_segments,
+                     PageHeader& target_header, absl::Span<const MutableByteSpan> target_segments);
+
 // Checksums of all segments of a page in memory, for raw16 pages that a worker makes.
 void FillChecksums(absl::Span<const ByteSpan> segments, PageHeader& header);
 
 // One tile. K and V rows are [page_tokens][head_dim] bf16, 4-byte aligned; outputs as in
-// page_layout.h. The lo pointers are all null (encode hi alone) or all set.
+// page_layout.h. The two lo pointers of K, and those of V, are null (hi alone) or set.
 struct EncodeTileParams {
   const uint16_t* raw_k = nullptr;
   const uint16_t* raw_v = nullptr;

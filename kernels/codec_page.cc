@@ -1,4 +1,4 @@
-// Whole pages: plans the encoded header, walks the tiles, copies the sink rows, fills checksums.
+// Whole pages: plans headers, walks the tiles, copies the sink rows, cuts planes, fills checksums.
 #include <cstring>
 #include <vector>
 
@@ -65,6 +65,51 @@ absl::Status EncodeTiles(const PageView& source, const PageView& target, EncodeT
   return absl::OkStatus();
 }
 
+const SegmentEntry* FindSegment(const PageHeader& header, PlaneId plane, int32_t layer) {
+  for (const PlaneEntry& entry : header.planes) {
+    if (PlaneIdOf(entry) != plane || entry.storage == PlaneStorage::kDelta) continue;
+    for (uint32_t i = entry.first_segment;
+         i < entry.first_segment + entry.segment_count && i < header.segments.size(); ++i) {
+      const SegmentEntry& segment = header.segments[i];
+      if (layer >= segment.layer_begin && layer < segment.layer_begin + segment.layer_count) {
+        return &segment;
+      }
+    }
+  }
+  return nullptr;
+}
+
+// Fills one segment from those that hold its layers.
+absl::Status CutSegment(PlaneId plane, const PageShape& shape, const PageHeader& source_header,
+                        absl::Span<const ByteSpan> source_segments, MutableByteSpan target,
+                        SegmentEntry& segment) {
+  const TileBytes tile = TileBytesOf(plane, shape);
+  const auto first_bytes = static_cast<size_t>(shape.head_count * tile.first);
+  const auto second_bytes = static_cast<size_t>(shape.head_count * tile.second);
+  for (int32_t i = 0; i < segment.layer_count; ++i) {
+    const int32_t layer = segment.layer_begin + i;
+    const SegmentEntry* from = FindSegment(source_header, plane, layer);
+    const ByteSpan bytes =
+        from == nullptr ? ByteSpan() : source_segments[from - source_header.segments.data()];
+    if (bytes.data() == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrFormat("cut: the page lacks a plane of layer %d", layer));
+    }
+    if (from->layer_begin == segment.layer_begin && from->layer_count == segment.layer_count) {
+      std::memcpy(target.data(), bytes.data(), segment.length);
+      segment.crc32c = from->crc32c;
+      return absl::OkStatus();
+    }
+    const TileBytes to_at = TileOffsets(plane, shape, segment.layer_count, i, /*head=*/0);
+    const TileBytes from_at =
+        TileOffsets(plane, shape, from->layer_count, layer - from->layer_begin, /*head=*/0);
+    std::memcpy(target.data() + to_at.first, bytes.data() + from_at.first, first_bytes);
+    std::memcpy(target.data() + to_at.second, bytes.data() + from_at.second, second_bytes);
+  }
+  segment.crc32c = Crc32c(ByteSpan(target).subspan(0, segment.length));
+  return absl::OkStatus();
+}
+
 absl::Status EncodeWith(EncodeTile encode, const PageHeader& raw16_header,
                         absl::Span<const ByteSpan> raw_segments, PageHeader& target_header,
                         absl::Span<const MutableByteSpan> target_segments) {
@@ -89,9 +134,11 @@ absl::Status EncodeWith(EncodeTile encode, const PageHeader& raw16_header,
 
 }  // namespace
 
-absl::StatusOr<PageHeader> PlanEncodedHeader(const PageHeader& raw16_header, Precision target) {
+absl::StatusOr<PageHeader> PlanEncodedHeader(const PageHeader& raw16_header, Precision target,
+                                             KLoLayers k_lo_layers) {
   const PageShape shape = ShapeOf(raw16_header);
   PAGODA_RETURN_IF_ERROR(ValidatePageShape(shape));
+  PAGODA_RETURN_IF_ERROR(ValidateKLoLayers(k_lo_layers, shape.layer_count));
   if (target != Precision::kQ8 && target != Precision::kQ4) {
     return absl::InvalidArgumentError("encode: the target must be q8 or q4");
   }
@@ -103,8 +150,48 @@ absl::StatusOr<PageHeader> PlanEncodedHeader(const PageHeader& raw16_header, Pre
   header.segments.clear();
   header.rotation = Rotation::kHadamardV1;
   header.recipe = CodeRecipe::kEmbedded8;
-  AppendPlanes(target, shape, header);
+  AppendPlanes(target, shape, header, k_lo_layers);
   return header;
+}
+
+absl::StatusOr<PageHeader> PlanCutHeader(const PageHeader& encoded_header, KLoLayers k_lo_layers) {
+  const PageShape shape = ShapeOf(encoded_header);
+  PAGODA_RETURN_IF_ERROR(ValidatePageShape(shape));
+  PAGODA_RETURN_IF_ERROR(ValidateKLoLayers(k_lo_layers, shape.layer_count));
+  PageHeader header = encoded_header;
+  header.planes.clear();
+  header.segments.clear();
+  AppendPlanes(Precision::kQ4, shape, header, k_lo_layers);
+  for (const PlaneEntry& plane : header.planes) {
+    for (int32_t i = 0; i < plane.layer_count; ++i) {
+      if (FindSegment(encoded_header, *PlaneIdOf(plane), plane.layer_begin + i) != nullptr)
+        continue;
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "cut: the page has no %s bits %d+%d of layer %d", plane.tensor == Tensor::kK ? "K" : "V",
+          plane.bit_begin, plane.bit_count, plane.layer_begin + i));
+    }
+  }
+  return header;
+}
+
+absl::Status CutPage(const PageHeader& source_header, absl::Span<const ByteSpan> source_segments,
+                     PageHeader& target_header, absl::Span<const MutableByteSpan> target_segments) {
+  const PageShape shape = ShapeOf(source_header);
+  // Everything is checked by views; what is left are additions.
+  PAGODA_RETURN_IF_ERROR(
+      PageView::Make(shape, source_header, source_segments, Precision::kQ8).status());
+  PAGODA_RETURN_IF_ERROR(PrepareTarget(target_header, target_segments));
+  const std::vector<ByteSpan> target_spans(target_segments.begin(), target_segments.end());
+  PAGODA_RETURN_IF_ERROR(
+      PageView::Make(shape, target_header, target_spans, Precision::kQ8).status());
+  for (const PlaneEntry& plane : target_header.planes) {
+    for (uint32_t i = 0; i < plane.segment_count; ++i) {
+      const uint32_t index = plane.first_segment + i;
+      PAGODA_RETURN_IF_ERROR(CutSegment(*PlaneIdOf(plane), shape, source_header, source_segments,
+                                        target_segments[index], target_header.segments[index]));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status EncodePage(const PageHeader& raw16_header, absl::Span<const ByteSpan> raw_segments,

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "kernels/hadamard.h"
 #include "kernels/testing/each_target.h"
@@ -349,6 +350,41 @@ TEST(CodecTest, ZeroConstantTinyAndLargePagesEncodeAlikeEverywhere) {
                                  k.data(), v.data()));
   for (const double x : k) ASSERT_EQ(x, 0);  // a page of zeros comes back as zeros
   for (const double x : v) ASSERT_EQ(x, 0);
+}
+
+// A profile's page is the same bytes from raw16, from q8 and from a page that keeps more.
+TEST(CodecTest, CuttingPlanesGivesWhatEncodingGives) {
+  const std::vector<std::pair<PageShape, std::vector<int32_t>>> cases = {
+      {{7, 2, 64, 64}, {}},         {{7, 2, 64, 64}, {0}},         {{7, 2, 80, 32}, {1, 2, 5}},
+      {{7, 3, 128, 64}, {2, 3, 6}}, {{9, 8, 128, 128}, {3, 4, 5}}, {{3, 1, 24, 32}, {0, 1, 2}}};
+  for (const auto& [shape, layers] : cases) {
+    for (const int64_t base : {0, 4096}) {
+      const TestPage raw = RandomRawPage(shape, base, 61);
+      const TestPage wanted = EncodedPage(raw, Precision::kQ4, layers);
+      EXPECT_EQ(PrecisionOf(wanted.header.planes), Precision::kQ4);
+      const TestPage q8 = EncodedPage(raw, Precision::kQ8);
+      std::vector<int32_t> every_layer(static_cast<size_t>(shape.layer_count));
+      std::iota(every_layer.begin(), every_layer.end(), 0);
+      const TestPage more = EncodedPage(raw, Precision::kQ4, every_layer);
+      for (const TestPage* source : {&q8, &more, &wanted}) {
+        const TestPage cut = CutOf(*source, layers);
+        EXPECT_EQ(cut.header, wanted.header);  // checksums too
+        EXPECT_TRUE(BytesOf(cut) == BytesOf(wanted));
+      }
+      TestPage ref;
+      ref.header = wanted.header;
+      ref.segments = AllocateSegments(ref.header);
+      PAGODA_ASSERT_OK(EncodePageRef(raw.header, raw.spans(), ref.header, ref.mutable_spans()));
+      EXPECT_TRUE(BytesOf(ref) == BytesOf(wanted));
+    }
+  }
+  const TestPage raw = RandomRawPage({4, 1, 64, 32}, 0, 62);
+  constexpr int32_t kOne[] = {1};
+  constexpr int32_t kTwo[] = {1, 2};
+  const auto kMissing = absl::StatusCode::kFailedPrecondition;
+  EXPECT_THAT(PlanCutHeader(EncodedPage(raw, Precision::kQ4, kOne).header, kTwo),
+              StatusIs(kMissing, "no K bits 0+4 of layer 2"));
+  EXPECT_THAT(PlanCutHeader(raw.header, {}), StatusIs(kMissing, "no K bits 4+4 of layer 0"));
 }
 
 TEST(CodecTest, WhatCannotBeEncodedIsRefused) {

@@ -118,21 +118,27 @@ TileBytes TileOffsets(PlaneId plane, const PageShape& shape, int32_t segment_lay
 }
 
 void AppendPlane(PlaneId plane, const PageShape& shape, PageHeader& header) {
+  AppendPlane(plane, {0, shape.layer_count}, shape, header);
+}
+
+void AppendPlane(PlaneId plane, LayerRun run, const PageShape& shape, PageHeader& header) {
   const int64_t layer_bytes = LayerBytes(plane, shape);
   const int64_t layers_max = std::max<int64_t>(1, kSegmentBytesTarget / layer_bytes);
-  const int64_t segment_count = (shape.layer_count + layers_max - 1) / layers_max;
+  const int64_t segment_count = (run.count + layers_max - 1) / layers_max;
 
   PlaneEntry entry = EntryOf(plane);
-  entry.layer_count = static_cast<uint16_t>(shape.layer_count);
+  entry.layer_begin = static_cast<uint16_t>(run.begin);
+  entry.layer_count = static_cast<uint16_t>(run.count);
   entry.head_begin = header.record.head_begin;
   entry.head_count = static_cast<uint16_t>(shape.head_count);
   entry.first_segment = static_cast<uint32_t>(header.segments.size());
   entry.segment_count = static_cast<uint32_t>(segment_count);
   header.planes.push_back(entry);
 
-  int64_t layer = 0;
+  int64_t layer = run.begin;
   for (int64_t i = 0; i < segment_count; ++i) {
-    const int64_t end = (i + 1) * shape.layer_count / segment_count;  // sizes differ by one at most
+    // Sizes differ by one at most.
+    const int64_t end = run.begin + (i + 1) * run.count / segment_count;
     SegmentEntry segment;
     segment.length = static_cast<uint32_t>((end - layer) * layer_bytes);
     segment.layer_begin = static_cast<uint16_t>(layer);
@@ -140,7 +146,38 @@ void AppendPlane(PlaneId plane, const PageShape& shape, PageHeader& header) {
     header.segments.push_back(segment);
     layer = end;
   }
-  PAGODA_CHECK(layer == shape.layer_count);
+  PAGODA_CHECK(layer == run.begin + run.count);
+}
+
+std::vector<LayerRun> RunsOf(KLoLayers layers) {
+  std::vector<LayerRun> runs;
+  for (const int32_t layer : layers) {
+    if (runs.empty() || runs.back().begin + runs.back().count != layer) runs.push_back({layer, 0});
+    ++runs.back().count;
+  }
+  return runs;
+}
+
+absl::Status ValidateKLoLayers(KLoLayers layers, int32_t layer_count) {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i] < 0 || layers[i] >= layer_count) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("layer %d, expected layers from 0 to %d", layers[i], layer_count - 1));
+    }
+    if (i > 0 && layers[i] <= layers[i - 1]) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("layer %d after %d, expected each once and in ascending order", layers[i],
+                          layers[i - 1]));
+    }
+  }
+  const size_t run_count = RunsOf(layers).size();
+  if (run_count > kKLoRunsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d runs of neighbouring layers, a page holds %d; join some by adding the "
+                        "layers between them",
+                        run_count, kKLoRunsMax));
+  }
+  return absl::OkStatus();
 }
 
 std::optional<PlaneId> PlaneIdOf(const PlaneEntry& entry) {
@@ -156,7 +193,8 @@ std::optional<PlaneId> PlaneIdOf(const PlaneEntry& entry) {
   return std::nullopt;
 }
 
-void AppendPlanes(Precision precision, const PageShape& shape, PageHeader& header) {
+void AppendPlanes(Precision precision, const PageShape& shape, PageHeader& header,
+                  KLoLayers k_lo_layers) {
   PAGODA_CHECK(header.planes.empty());
   PAGODA_CHECK(header.segments.empty());
   if (precision == Precision::kRaw16) {
@@ -168,6 +206,10 @@ void AppendPlanes(Precision precision, const PageShape& shape, PageHeader& heade
     if (precision == Precision::kQ8) {
       AppendPlane(PlaneId::kKLo, shape, header);
       AppendPlane(PlaneId::kVLo, shape, header);
+    } else {
+      for (const LayerRun& run : RunsOf(k_lo_layers)) {
+        AppendPlane(PlaneId::kKLo, run, shape, header);
+      }
     }
     if (header.base_position == 0) AppendPlane(PlaneId::kSinkRows, shape, header);
   }

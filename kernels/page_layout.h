@@ -24,8 +24,10 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "storage/base/page_header.h"
 
 namespace pagoda::kernels {
@@ -100,11 +102,33 @@ TileBytes TileOffsets(PlaneId plane, const PageShape& shape, int32_t segment_lay
 // and offsets unset: call AssignOffsets() after the last plane. REQUIRES: a valid shape.
 void AppendPlane(PlaneId plane, const PageShape& shape, PageHeader& header);
 
-// Which plane of ours an entry describes; nothing for planes that kernels do not read.
+// The same for layers [run.begin, run.begin + run.count) alone. REQUIRES: they are the shape's.
+struct LayerRun {
+  int32_t begin = 0;
+  int32_t count = 0;
+  bool operator==(const LayerRun&) const = default;
+};
+void AppendPlane(PlaneId plane, LayerRun run, const PageShape& shape, PageHeader& header);
+
+// Layers whose K keeps its lo plane at q4 (layer_profile.h says why): ascending, each once. Empty:
+// plain q4.
+using KLoLayers = absl::Span<const int32_t>;
+
+// Each run of neighbouring layers is a plane entry of its own, and a page has at most 64.
+constexpr int32_t kKLoRunsMax = 56;
+
+std::vector<LayerRun> RunsOf(KLoLayers layers);
+// INVALID_ARGUMENT: not ascending, not below layer_count, or more than kKLoRunsMax runs.
+absl::Status ValidateKLoLayers(KLoLayers layers, int32_t layer_count);
+
+// Which plane of ours an entry describes, of whatever layers; nothing for planes that kernels do
+// not read.
 std::optional<PlaneId> PlaneIdOf(const PlaneEntry& entry);
 
 // Appends the planes of a page of raw16, q8 or q4 and assigns the offsets. Encoded pages at
-// position 0 also carry the sink rows. REQUIRES: a valid shape; header.planes empty.
-void AppendPlanes(Precision precision, const PageShape& shape, PageHeader& header);
+// position 0 also carry the sink rows; q4 pages K lo of `k_lo_layers`, which others ignore.
+// REQUIRES: a valid shape and layers; header.planes empty.
+void AppendPlanes(Precision precision, const PageShape& shape, PageHeader& header,
+                  KLoLayers k_lo_layers = {});
 
 }  // namespace pagoda::kernels

@@ -40,6 +40,41 @@ TEST(PageLayoutTest, PublishedSizesOfTheSmolLm2Shape) {
   EXPECT_EQ(q8.stored_bytes() - q4.stored_bytes(), 393'216);
 }
 
+// K lo of a run of layers is a plane of its own; what it costs beyond its bytes is padding.
+TEST(PageLayoutTest, ALayerProfileOfTheSmolLm2Shape) {
+  const PageShape shape{30, 3, 64, 64};
+  constexpr int32_t kLayers[] = {3, 8, 9, 18, 20, 23, 24};
+  PageHeader page = HeaderOf(shape, 64);
+  AppendPlanes(Precision::kQ4, shape, page, kLayers);
+  EXPECT_EQ(page.planes.size(), 7u);
+  EXPECT_EQ(PrecisionOf(page.planes), Precision::kQ4);
+  EXPECT_EQ(page.header_bytes(), 4096);
+  EXPECT_EQ(LayerBytes(PlaneId::kKLo, shape), 6528);
+  EXPECT_EQ(page.stored_bytes(), 409'600 + 3 * 8192 + 2 * 16384);
+  const auto decoded = DecodePageHeader(AsBytes(EncodePageHeader(page)));
+  PAGODA_ASSERT_OK(decoded);
+  EXPECT_EQ(decoded->planes, page.planes);
+}
+
+TEST(PageLayoutTest, LayersOfAProfileAreAscendingRunsThatFit) {
+  EXPECT_TRUE(RunsOf({}).empty());
+  EXPECT_EQ(RunsOf({0, 1, 2, 5, 7, 8}), (std::vector<LayerRun>{{0, 3}, {5, 1}, {7, 2}}));
+  PAGODA_EXPECT_OK(ValidateKLoLayers({}, 1));
+  PAGODA_EXPECT_OK(ValidateKLoLayers({0, 29}, 30));
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(ValidateKLoLayers({0, 30}, 30), StatusIs(kInvalid, "layer 30, expected"));
+  EXPECT_THAT(ValidateKLoLayers({-1}, 30), StatusIs(kInvalid, "layer -1, expected"));
+  EXPECT_THAT(ValidateKLoLayers({4, 4}, 30), StatusIs(kInvalid, "layer 4 after 4"));
+  std::vector<int32_t> every_second;
+  for (int32_t layer = 0; layer < 2 * kKLoRunsMax; layer += 2) every_second.push_back(layer);
+  PAGODA_EXPECT_OK(ValidateKLoLayers(every_second, 512));
+  PageHeader page = HeaderOf({512, 1, 64, 64}, 0);
+  AppendPlanes(Precision::kQ4, {512, 1, 64, 64}, page, every_second);
+  PAGODA_EXPECT_OK(DecodePageHeader(AsBytes(EncodePageHeader(page))));
+  every_second.push_back(2 * kKLoRunsMax);
+  EXPECT_THAT(ValidateKLoLayers(every_second, 512), StatusIs(kInvalid, "57 runs"));
+}
+
 TEST(PageLayoutTest, PlaneTablesNameTheirPrecision) {
   const PageShape shape{4, 2, 128, 64};
   for (const Precision precision : {Precision::kRaw16, Precision::kQ8, Precision::kQ4}) {

@@ -59,11 +59,13 @@ const uint32_t* Words32(const std::byte* bytes) { return reinterpret_cast<const 
 }  // namespace
 
 absl::StatusOr<PageView> PageView::Make(const PageShape& shape, const PageHeader& header,
-                                        absl::Span<const ByteSpan> segments, Precision at_most) {
+                                        absl::Span<const ByteSpan> segments, Precision at_most,
+                                        KLoLayers k_lo_layers) {
   PAGODA_RETURN_IF_ERROR(ValidatePageShape(shape));
   if (at_most != Precision::kRaw16 && at_most != Precision::kQ8 && at_most != Precision::kQ4) {
     return absl::InvalidArgumentError("page view: at_most must be raw16, q8 or q4");
   }
+  PAGODA_RETURN_IF_ERROR(ValidateKLoLayers(k_lo_layers, shape.layer_count));
   if (ShapeOf(header) != shape) {
     return absl::FailedPreconditionError("page view: the header states another shape");
   }
@@ -84,15 +86,14 @@ absl::StatusOr<PageView> PageView::Make(const PageShape& shape, const PageHeader
     PAGODA_RETURN_IF_ERROR(CheckFrame(*plane, shape, header, entry));
     PAGODA_RETURN_IF_ERROR(view.AddPlane(*plane, header, entry, segments));
   }
-  view.SettlePrecisions(at_most);
+  view.SettlePrecisions(at_most, k_lo_layers);
   return view;
 }
 
 absl::Status PageView::AddPlane(PlaneId plane, const PageHeader& header, const PlaneEntry& entry,
                                 absl::Span<const ByteSpan> segments) {
   const auto plane_index = static_cast<size_t>(plane);
-  if (listed_[plane_index]) return absl::DataLossError("page view: a plane is there twice");
-  listed_[plane_index] = true;
+  sinks_listed_ |= plane == PlaneId::kSinkRows;
   tile_bytes_[plane_index] = TileBytesOf(plane, shape_);
   if (entry.first_segment > header.segments.size() ||
       entry.segment_count > header.segments.size() - entry.first_segment) {
@@ -102,28 +103,37 @@ absl::Status PageView::AddPlane(PlaneId plane, const PageHeader& header, const P
     const SegmentEntry& segment = header.segments[entry.first_segment + i];
     const ByteSpan bytes = segments[entry.first_segment + i];
     PAGODA_RETURN_IF_ERROR(CheckSegment(plane, shape_, entry, segment, bytes));
-    if (bytes.data() == nullptr) continue;
     for (int32_t j = 0; j < segment.layer_count; ++j) {
+      Layer& layer = layers_[static_cast<size_t>(segment.layer_begin + j)];
+      if (layer.listed[plane_index]) {
+        return absl::DataLossError("page view: a layer of a plane is there twice");
+      }
+      layer.listed[plane_index] = true;
+      if (bytes.data() == nullptr) continue;
       const TileBytes at = TileOffsets(plane, shape_, segment.layer_count, j, /*head=*/0);
-      layers_[static_cast<size_t>(segment.layer_begin + j)].parts[plane_index] = {
-          bytes.data() + at.first, bytes.data() + at.second};
+      layer.parts[plane_index] = {bytes.data() + at.first, bytes.data() + at.second};
     }
   }
   return absl::OkStatus();
 }
 
-void PageView::SettlePrecisions(Precision at_most) {
-  const bool sinks_listed = listed_[static_cast<size_t>(PlaneId::kSinkRows)];
-  for (Layer& layer : layers_) {
+void PageView::SettlePrecisions(Precision at_most, KLoLayers k_lo_layers) {
+  auto next_k_lo = k_lo_layers.begin();
+  for (size_t index = 0; index < layers_.size(); ++index) {
+    Layer& layer = layers_[index];
+    const bool asks_k_lo = at_most < Precision::kQ8 && next_k_lo != k_lo_layers.end() &&
+                           static_cast<size_t>(*next_k_lo) == index;
+    if (asks_k_lo) ++next_k_lo;
     const auto has = [&layer](PlaneId plane) {
       return layer.parts[static_cast<size_t>(plane)].first != nullptr;
     };
     if (at_most < Precision::kQ8) {
-      layer.parts[static_cast<size_t>(PlaneId::kKLo)] = {};
+      if (!asks_k_lo) layer.parts[static_cast<size_t>(PlaneId::kKLo)] = {};
       layer.parts[static_cast<size_t>(PlaneId::kVLo)] = {};
     }
-    const bool codes =
-        has(PlaneId::kKHi) && has(PlaneId::kVHi) && (!sinks_listed || has(PlaneId::kSinkRows));
+    const bool codes = has(PlaneId::kKHi) && has(PlaneId::kVHi) &&
+                       (!sinks_listed_ || has(PlaneId::kSinkRows)) &&
+                       (!asks_k_lo || has(PlaneId::kKLo));
     if (has(PlaneId::kRaw16) && (at_most == Precision::kRaw16 || !codes)) {
       layer.precision = Precision::kRaw16;
     } else if (codes) {

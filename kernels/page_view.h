@@ -5,10 +5,10 @@
 // Ownership  the caller keeps the segments' memory alive and unchanged while tiles are read.
 // Errors     INVALID_ARGUMENT     shape invalid; span count differs from the segment table; a span
 //                                 shorter than its segment, or not 64-byte aligned; at_most is not
-//                                 raw16, q8 or q4
+//                                 raw16, q8 or q4; k_lo_layers are not the shape's
 //            FAILED_PRECONDITION  the header states another shape, frame or recipe
-//            DATA_LOSS            a segment's length does not fit its layers, or a plane is there
-//                                 twice
+//            DATA_LOSS            a segment's length does not fit its layers, or a layer of a plane
+//                                 is there twice
 // Trust      a header that passed DecodePageHeader() may come from anyone: nothing outside the
 //            given spans is ever read through a tile.
 #pragma once
@@ -53,10 +53,11 @@ class PageView {
  public:
   // `segments` has one span per header.segments entry, in that order; an absent segment (another
   // layer range, a dropped plane) is an empty span with null data. `at_most` chooses where a page
-  // offers a choice: q4 ignores lo; a page that is raw16 alone stays raw16. A layer whose planes
-  // are incomplete is simply not readable.
+  // offers a choice: q4 ignores lo, but for K in `k_lo_layers`, where it asks for it; a page that
+  // is raw16 alone stays raw16. A layer whose planes are incomplete is simply not readable.
   static absl::StatusOr<PageView> Make(const PageShape& shape, const PageHeader& header,
-                                       absl::Span<const ByteSpan> segments, Precision at_most);
+                                       absl::Span<const ByteSpan> segments, Precision at_most,
+                                       KLoLayers k_lo_layers = {});
 
   const PageShape& shape() const { return shape_; }
   // Precision at which this layer can be read; kNone when a part of it is missing.
@@ -75,17 +76,18 @@ class PageView {
   };
   struct Layer {
     Precision precision = Precision::kNone;
-    std::array<Part, kPlaneIdCount> parts;  // indexed by PlaneId
+    std::array<Part, kPlaneIdCount> parts;     // indexed by PlaneId
+    std::array<bool, kPlaneIdCount> listed{};  // by the header, whether or not bytes are here
   };
 
   explicit PageView(const PageShape& shape) : shape_(shape) {}
   absl::Status AddPlane(PlaneId plane, const PageHeader& header, const PlaneEntry& entry,
                         absl::Span<const ByteSpan> segments);
-  void SettlePrecisions(Precision at_most);
+  void SettlePrecisions(Precision at_most, KLoLayers k_lo_layers);
 
   PageShape shape_;
   int64_t base_position_ = 0;
-  std::array<bool, kPlaneIdCount> listed_{};  // by the header, whether or not bytes are here
+  bool sinks_listed_ = false;  // then every encoded layer needs them
   std::array<TileBytes, kPlaneIdCount> tile_bytes_;
   std::vector<Layer> layers_;
 };

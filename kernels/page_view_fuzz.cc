@@ -73,6 +73,13 @@ void ReadPage(ByteSpan page) {
     }
     PAGODA_CHECK(sum != ~uint64_t{0});  // keeps the reads
   }
+  // A reader with a layer profile: where it can read a layer, K lo is there if it asks for it.
+  const int32_t k_lo_layer = shape.layer_count / 2;
+  const auto view =
+      PageView::Make(shape, *header, spans, Precision::kQ4, absl::MakeConstSpan(&k_lo_layer, 1));
+  if (!view.ok() || view->precision(k_lo_layer) != Precision::kQ4) return;
+  PAGODA_CHECK(view->tile(k_lo_layer, 0).k_lo != nullptr);
+  PAGODA_CHECK(ReadTile(view->tile(k_lo_layer, 0), shape) != ~uint64_t{0});
 }
 
 std::string EditedHeader(const uint8_t* data, size_t size) {
@@ -88,7 +95,11 @@ std::string EditedHeader(const uint8_t* data, size_t size) {
     header.rotation = Rotation::kHadamardV1;
     header.recipe = CodeRecipe::kEmbedded8;
   }
-  AppendPlanes(precision, shape, header);
+  std::vector<int32_t> k_lo_layers;
+  for (int32_t layer = 0; layer < shape.layer_count; ++layer) {
+    if ((data[4] / 3 >> layer & 1) != 0) k_lo_layers.push_back(layer);
+  }
+  AppendPlanes(precision, shape, header, k_lo_layers);
   std::string bytes = EncodePageHeader(header);
   for (size_t i = 5; i + 3 <= size; i += 3) {
     const size_t offset = (data[i] | data[i + 1] << 8) % bytes.size();

@@ -106,6 +106,45 @@ TEST(PageViewTest, AbsentSegmentsMakeTheirLayersLessReadable) {
   }
 }
 
+TEST(PageViewTest, AProfileReadsKLoInItsLayersAlone) {
+  const TestPage raw = RandomRawPage(kShape, 0, 6);
+  constexpr int32_t kAsked[] = {1, 2, 5};
+  constexpr int32_t kMore[] = {0, 1, 2, 4, 5};
+  for (const TestPage& page :
+       {EncodedPage(raw, Precision::kQ8), EncodedPage(raw, Precision::kQ4, kAsked),
+        EncodedPage(raw, Precision::kQ4, kMore)}) {
+    const PageView view = page.view(Precision::kQ4, kAsked);
+    EXPECT_EQ(view.precision(), Precision::kQ4);
+    for (int32_t layer = 0; layer < kShape.layer_count; ++layer) {
+      const PageTile tile = view.tile(layer, 1);
+      const bool asked = layer == 1 || layer == 2 || layer == 5;
+      EXPECT_EQ(tile.precision, Precision::kQ4);
+      EXPECT_EQ(tile.k_lo != nullptr, asked) << layer;
+      EXPECT_EQ(tile.k_lo_params != nullptr, asked) << layer;
+      EXPECT_EQ(tile.v_lo, nullptr);
+    }
+    EXPECT_EQ(page.view(Precision::kQ4).tile(1, 0).k_lo, nullptr);
+  }
+  // A page that lacks a plane the profile asks for is not readable there.
+  const TestPage less = EncodedPage(raw, Precision::kQ4, absl::MakeConstSpan(kAsked, 2));
+  EXPECT_EQ(less.view(Precision::kQ4, kAsked).precision(4), Precision::kQ4);
+  EXPECT_EQ(less.view(Precision::kQ4, kAsked).precision(5), Precision::kNone);
+  EXPECT_EQ(less.view(Precision::kQ4).precision(), Precision::kQ4);
+  // At all its bits such a page reads K lo wherever it has it.
+  EXPECT_NE(less.view(Precision::kQ8).tile(2, 0).k_lo, nullptr);
+  EXPECT_EQ(less.view(Precision::kQ8).tile(5, 0).k_lo, nullptr);
+
+  PageHeader twice = less.header;
+  for (PlaneEntry& plane : twice.planes) {
+    if (plane.bit_begin == 0 && plane.kind == PlaneKind::kCodes) twice.planes.push_back(plane);
+  }
+  EXPECT_THAT(PageView::Make(kShape, twice, less.spans(), Precision::kQ4),
+              StatusIs(absl::StatusCode::kDataLoss, "there twice"));
+  constexpr int32_t kBeyond[] = {7};
+  EXPECT_THAT(PageView::Make(kShape, less.header, less.spans(), Precision::kQ4, kBeyond),
+              StatusIs(absl::StatusCode::kInvalidArgument, "layer 7"));
+}
+
 TEST(PageViewTest, WhatDoesNotFitIsRefused) {
   const TestPage good = EncodedPage(RandomRawPage(kShape, 64, 4), Precision::kQ8);
   const auto kInvalid = absl::StatusCode::kInvalidArgument;

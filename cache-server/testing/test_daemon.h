@@ -5,9 +5,9 @@
 #include <string>
 
 #include "cache-server/server.h"
-#include "cache-server/testing/temp_dir.h"
 #include "cache-server/testing/wire_client.h"
 #include "storage/base/check.h"
+#include "storage/base/testing/temp_dir.h"
 
 namespace pagoda {
 

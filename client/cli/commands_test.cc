@@ -229,10 +229,20 @@ TEST_F(CommandsTest, ModelsAndLadder) {
   model.set_identity(key_);
   model.set_ladder(v1::PRECISION_Q8);
   model.set_pages(12);
+  model.add_k_lo_layers(3);
+  v1::ModelStatus& other = *admin_.models.add_models();
+  other.set_model("other");
+  other.set_profile_problem("profile: of model 1234");
   const ProgramResult models = Run({"models", "--json", "-"});
-  EXPECT_EQ(Json::parse(models.output)["models"][0]["identity"], key_hex_);
-  EXPECT_EQ(Json::parse(models.output)["models"][0]["ladder"], "q8");
+  const Json rows = Json::parse(models.output)["models"];  // by name
+  EXPECT_EQ(rows[0]["profile_problem"], "profile: of model 1234");
+  EXPECT_EQ(rows[1]["identity"], key_hex_);
+  EXPECT_EQ(rows[1]["ladder"], "q8");
+  EXPECT_EQ(rows[1]["k_lo_layers"], Json::array({3}));
   EXPECT_THAT(models.errors, HasSubstr("smol"));
+  EXPECT_THAT(models.errors, HasSubstr("1 layer "));
+  EXPECT_THAT(models.errors, HasSubstr("other: profile: of model 1234"));
+  admin_.models.mutable_models()->RemoveLast();
 
   admin_.ladder.set_pages_queued(7);
   EXPECT_THAT(Run({"ladder", "smol", "q4"}).output, HasSubstr("7 pages queued"));

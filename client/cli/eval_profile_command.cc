@@ -12,8 +12,9 @@
 #include "client/cli/eval_texts.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/progress_line.h"
-#include "client/lab/layer_profile.h"
+#include "client/lab/layer_choice.h"
 #include "client/lab/quality_run.h"
+#include "kernels/layer_profile.h"
 #include "storage/base/status_macros.h"
 
 namespace pagoda::cli {
@@ -40,8 +41,8 @@ class ProfileRun {
 
   absl::Status Run() {
     if (options_.layers.empty()) PAGODA_RETURN_IF_ERROR(MeasureGains());
-    PAGODA_ASSIGN_OR_RETURN(const lab::LayerProfile profile, Choose());
-    const std::string yaml = lab::ProfileYaml(profile);
+    PAGODA_ASSIGN_OR_RETURN(const LayerProfile profile, Choose());
+    const std::string yaml = LayerProfileYaml(profile);
     PrintText(options_.json, absl::StrCat("\n", yaml, "\n"));
     if (!options_.out.empty()) PAGODA_RETURN_IF_ERROR(WriteOutput(options_.out, yaml));
     PAGODA_RETURN_IF_ERROR(Check(profile));
@@ -86,8 +87,8 @@ class ProfileRun {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<lab::LayerProfile> Choose() const {
-    lab::LayerProfile profile;
+  absl::StatusOr<LayerProfile> Choose() const {
+    LayerProfile profile;
     profile.model = inputs_.engine->config().name;
     profile.identity = IdentityOf(inputs_.engine->model_spec());
     profile.layer_count = shape_.layer_count;
@@ -106,7 +107,7 @@ class ProfileRun {
     return profile;
   }
 
-  std::string GainText(const lab::LayerProfile& profile) const {
+  std::string GainText(const LayerProfile& profile) const {
     TextTable table({{"layer", Align::kRight},
                      {"gain e-3", Align::kRight},
                      {"of q4's KL", Align::kRight},
@@ -124,7 +125,7 @@ class ProfileRun {
   }
 
   // q4 and the profile over every text; those that were not measured are held out.
-  absl::Status Check(const lab::LayerProfile& profile) {
+  absl::Status Check(const LayerProfile& profile) {
     const TextTable lines = CodecLines();
     PrintText(options_.json, lines.Head());
     const double lo_bits = 2 * (profile.bits - lab::ProfileBits(shape_, 0));
@@ -163,7 +164,7 @@ class ProfileRun {
     return absl::OkStatus();
   }
 
-  Json Result(const lab::LayerProfile& profile) const {
+  Json Result(const LayerProfile& profile) const {
     const CodecRun run = {.model = profile.identity.hex(),
                           .token_count = options_.flags.token_count,
                           .window_tokens = options_.flags.window_tokens};

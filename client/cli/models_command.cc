@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
 #include "client/cli/connection.h"
 #include "client/cli/page_filter.h"
@@ -19,6 +20,14 @@ struct ModelsOptions {
   JsonOptions json;
 };
 
+// What the model's layer profile keeps, or that it is not used.
+std::string KLoText(const v1::ModelStatus& model) {
+  if (!model.profile_problem().empty()) return "profile not used, see below";
+  if (model.k_lo_layers().empty()) return "-";
+  return absl::StrCat(model.k_lo_layers_size(),
+                      model.k_lo_layers_size() == 1 ? " layer" : " layers");
+}
+
 absl::Status RunModels(const ModelsOptions& options) {
   PAGODA_RETURN_IF_ERROR(CheckJsonPath(options.json));
   AdminConnection admin(options.connection);
@@ -29,6 +38,7 @@ absl::Status RunModels(const ModelsOptions& options) {
   TextTable table({{"model"},
                    {"identity"},
                    {"ladder"},
+                   {"K lo at q4"},
                    {"page", Align::kRight},
                    {"pages", Align::kRight},
                    {"host", Align::kRight},
@@ -37,7 +47,7 @@ absl::Status RunModels(const ModelsOptions& options) {
   for (const v1::ModelStatus& model : models) {
     const std::string identity = absl::BytesToHexString(model.identity());
     table.AddRow({model.model().empty() ? "(not announced since the start)" : model.model(),
-                  identity.substr(0, 12), PrecisionText(model.ladder()),
+                  identity.substr(0, 12), PrecisionText(model.ladder()), KLoText(model),
                   absl::StrCat(model.page_tokens()),
                   FormatCount(static_cast<int64_t>(model.pages())),
                   FormatBytes(static_cast<double>(model.host_bytes())),
@@ -45,13 +55,21 @@ absl::Status RunModels(const ModelsOptions& options) {
     json.push_back({{"identity", identity},
                     {"model", model.model()},
                     {"ladder", PrecisionText(model.ladder())},
+                    {"k_lo_layers",
+                     std::vector<uint32_t>(model.k_lo_layers().begin(), model.k_lo_layers().end())},
+                    {"profile_problem", model.profile_problem()},
                     {"page_tokens", model.page_tokens()},
                     {"pages", model.pages()},
                     {"host_bytes", model.host_bytes()},
                     {"ssd_bytes", model.ssd_bytes()}});
   }
-  PrintText(options.json, table.empty() ? "no model has announced itself and no page is stored\n"
-                                        : table.Render());
+  std::string text =
+      table.empty() ? "no model has announced itself and no page is stored\n" : table.Render();
+  for (const v1::ModelStatus& model : models) {
+    if (model.profile_problem().empty()) continue;
+    absl::StrAppend(&text, "\n", model.model(), ": ", model.profile_problem(), "\n");
+  }
+  PrintText(options.json, text);
   return WriteJson(options.json, {{"models", std::move(json)}});
 }
 
@@ -62,7 +80,8 @@ void AddModelsCommand(CommandLine& commands) {
   CLI::App* const app = commands.AddApp(
       "models", "List models, their ladder and what their pages take",
       "Example: pagoda models\n\n"
-      "JSON keys: models[] {identity, model, ladder, page_tokens, pages, host_bytes, ssd_bytes}\n");
+      "JSON keys: models[] {identity, model, ladder, k_lo_layers[], profile_problem, page_tokens,\n"
+      "  pages, host_bytes, ssd_bytes}\n");
   AddConnectionFlags(*app, options->connection);
   AddJsonFlag(*app, options->json);
   commands.Add({app, nullptr, [options] { return RunModels(*options); }});

@@ -51,7 +51,8 @@ absl::StatusOr<GenerateResult> Generator::Generate(absl::Span<const uint32_t> pr
                           KvSequence::Make(pass_.model().page_shape(), config.rope_theta,
                                            {.precision = options.precision,
                                             .window_tokens = options.window_tokens,
-                                            .token_count_max = config.context_tokens}));
+                                            .token_count_max = config.context_tokens,
+                                            .k_lo_layers = options.k_lo_layers}));
   Request request = {.options = options,
                      .sequence = sequence,
                      .sampler = sampler,

@@ -33,6 +33,7 @@ struct GenerateOptions {
   SamplerOptions sampling = {};
   Precision precision = Precision::kRaw16;  // of K and V beyond the window
   int64_t window_tokens = 256;              // most recent tokens read in raw16
+  std::vector<int32_t> k_lo_layers = {};    // of the model's layer profile: KvOptions
   PrefixCache* cache = nullptr;             // null: everything is computed here
   // Sees the logits before each token is chosen: for evaluation.
   std::function<void(absl::Span<const float> logits)> on_logits = {};

@@ -93,7 +93,19 @@ TEST(Generator, WhatWasGeneratedHitsLater) {
   EXPECT_EQ(cache.conflict_count, 0);
 }
 
-class EncodedGenerator : public testing::TestWithParam<Precision> {};
+// How a sequence reads what has left its window.
+struct Mode {
+  Precision precision = Precision::kQ4;
+  std::vector<int32_t> k_lo_layers;
+};
+
+GenerateOptions Options(const Mode& mode, PrefixCache* cache = nullptr) {
+  GenerateOptions options = Options(mode.precision, cache);
+  options.k_lo_layers = mode.k_lo_layers;
+  return options;
+}
+
+class EncodedGenerator : public testing::TestWithParam<Mode> {};
 
 TEST_P(EncodedGenerator, CacheChangesNothingWhileItServesRaw) {
   TinyModel tiny(kModel);
@@ -125,7 +137,7 @@ TEST_P(EncodedGenerator, EncodedHitsKeepTheWindowAtQ8) {
   cache.serve_precision = Precision::kQ4;
   const Answer low = Generate(tiny, prompt, Options(GetParam(), &cache));
   // Page 7 is the prompt's tail; 5 and 6 are its window of 128 tokens.
-  EXPECT_EQ(low.result.hit.tokens, GetParam() == Precision::kQ4 ? 5 * 64 : 0);
+  EXPECT_EQ(low.result.hit.tokens, GetParam().precision == Precision::kQ4 ? 5 * 64 : 0);
   EXPECT_EQ(cache.finish_count, 3);
 }
 
@@ -142,8 +154,24 @@ TEST_P(EncodedGenerator, RawRequestsNeverSeePagesOfLowerFidelity) {
   EXPECT_EQ(Generate(tiny, prompt, Options(Precision::kRaw16, &cache)).result.hit.tokens, 448);
 }
 
-INSTANTIATE_TEST_SUITE_P(Q8AndQ4, EncodedGenerator, testing::Values(Precision::kQ8, Precision::kQ4),
-                         [](const auto& info) { return std::string(PrecisionName(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Q8AndQ4, EncodedGenerator,
+                         testing::Values(Mode{Precision::kQ8, {}}, Mode{Precision::kQ4, {}},
+                                         Mode{Precision::kQ4, {1}}),
+                         [](const auto& info) {
+                           return std::string(PrecisionName(info.param.precision)) +
+                                  (info.param.k_lo_layers.empty() ? "" : "profile");
+                         });
+
+TEST(Generator, ALayerProfileIsReadAtQ4Alone) {
+  TinyModel tiny(kModel);
+  const std::vector<uint32_t> prompt = tiny.RandomIds(500, 7);
+  const Answer q4 = Generate(tiny, prompt, Options(Mode{Precision::kQ4, {}}));
+  const Answer profile = Generate(tiny, prompt, Options(Mode{Precision::kQ4, {1}}));
+  EXPECT_NE(q4.logits, profile.logits);
+  EXPECT_GT(profile.result.kv_bytes_per_token, q4.result.kv_bytes_per_token);
+  ExpectSame(Generate(tiny, prompt, Options(Mode{Precision::kQ8, {}})),
+             Generate(tiny, prompt, Options(Mode{Precision::kQ8, {1}})));
+}
 
 TEST(Generator, StopsWhereItIsTold) {
   TinyModel tiny(kModel);

@@ -44,6 +44,7 @@ absl::StatusOr<KvSequence> KvSequence::Make(const kernels::PageShape& shape, dou
         absl::StrFormat("sequence: %d tokens at q8 before %s; that is for sequences of q4",
                         options.q8_tokens, PrecisionName(options.precision)));
   }
+  PAGODA_RETURN_IF_ERROR(kernels::ValidateKLoLayers(options.k_lo_layers, shape.layer_count));
   return KvSequence(shape, rope_theta, options);
 }
 
@@ -82,7 +83,8 @@ int64_t KvSequence::UsablePages(absl::Span<const Precision> precisions,
 }
 
 PageBuffer KvSequence::NewPage(int64_t page_index, Precision precision) const {
-  return PageBuffer(MakePageHeader(shape_, rope_theta_, page_index, precision));
+  return PageBuffer(
+      MakePageHeader(shape_, rope_theta_, page_index, precision, options_.k_lo_layers));
 }
 
 absl::Status KvSequence::AppendLoaded(PageBuffer page, Precision fidelity) {
@@ -126,13 +128,14 @@ absl::Status KvSequence::SetEncoded(Page& page, std::unique_ptr<PageBuffer> enco
   PAGODA_ASSIGN_OR_RETURN(
       kernels::PageView full,
       kernels::PageView::Make(shape_, encoded->header(), encoded->segments(), Precision::kQ8));
-  PAGODA_ASSIGN_OR_RETURN(
-      kernels::PageView mode,
-      kernels::PageView::Make(shape_, encoded->header(), encoded->segments(), options_.precision));
+  PAGODA_ASSIGN_OR_RETURN(kernels::PageView mode,
+                          kernels::PageView::Make(shape_, encoded->header(), encoded->segments(),
+                                                  options_.precision, options_.k_lo_layers));
   if (mode.precision() != options_.precision) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("sequence: encoded page reads as %s, needed %s",
-                        PrecisionName(mode.precision()), PrecisionName(options_.precision)));
+        absl::StrFormat("sequence: encoded page reads as %s, needed %s with K lo in %d layers",
+                        PrecisionName(mode.precision()), PrecisionName(options_.precision),
+                        options_.precision == Precision::kQ4 ? options_.k_lo_layers.size() : 0));
   }
   page.full_view = std::move(full);
   page.mode_view = std::move(mode);
@@ -182,7 +185,7 @@ void KvSequence::EncodePages(int64_t page_count, ThreadPool& pool) {
 
 void KvSequence::EncodeHere(Page& page) {
   absl::StatusOr<PageHeader> header =
-      kernels::PlanEncodedHeader(page.raw->header(), encoded_precision());
+      kernels::PlanEncodedHeader(page.raw->header(), encoded_precision(), options_.k_lo_layers);
   PAGODA_CHECK(header.ok());
   auto encoded = std::make_unique<PageBuffer>(*std::move(header));
   const absl::Status status =
@@ -209,8 +212,8 @@ void KvSequence::FreeLo(int64_t page_count) {
   if (options_.precision != Precision::kQ4) return;
   for (; aged_page_count_ < page_count; ++aged_page_count_) {
     Page& page = pages_[aged_page_count_];
-    if (page.encoded == nullptr || page.full_view->precision() <= Precision::kQ4) continue;
-    page.encoded->DropLo(shape_);
+    // A page from elsewhere with other tables than ours stays as it is.
+    if (page.encoded == nullptr || !page.encoded->CutToQ4(options_.k_lo_layers).ok()) continue;
     PAGODA_CHECK(SetEncoded(page, std::move(page.encoded)).ok());
   }
 }

@@ -11,6 +11,9 @@
 //            page 0.
 // Loaded     pages may arrive encoded. In the window they are read at all their bits (q8), beyond
 //            it at the precision of the sequence.
+// Profile    at q4 K is read with its lo plane in k_lo_layers. A page from elsewhere that lacks one
+//            of these planes is refused; what it has beyond them is not read: the same bytes
+//            wherever a page comes from.
 // Fidelity   of a page: the lowest precision at which any earlier K and V was read while it was
 //            computed, that of the read pages included.
 // Units      tokens, pages, bytes           Threads  one at a time
@@ -40,6 +43,7 @@ struct KvOptions {
   int64_t token_count_max = 8192;           // the sequence's limit, usually the model's context
   // q4 only: most recent tokens that are read at q8 at least. 0, or within the window: none.
   int64_t q8_tokens = 0;
+  std::vector<int32_t> k_lo_layers = {};    // of the model's layer profile; used at q4 alone
 };
 
 class KvSequence {
@@ -75,7 +79,8 @@ class KvSequence {
   // Memory for a page, to be filled in and handed to AppendLoaded().
   PageBuffer NewPage(int64_t page_index, Precision precision) const;
   // Appends a full page. INVALID_ARGUMENT when it is not the next one, below the sequence's
-  // precision, of a shape or tables that cannot be read, or when its fidelity is below the
+  // precision, of a shape or tables that cannot be read, lacks K lo in a layer of the profile, or
+  // when its fidelity is below the
   // sequence's precision; the sequence is unchanged then. REQUIRES: a whole number of pages so far.
   absl::Status AppendLoaded(PageBuffer page, Precision fidelity);
 

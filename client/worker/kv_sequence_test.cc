@@ -251,6 +251,50 @@ TEST_F(KvSequenceTest, OnlyQ4HasALadder) {
   EXPECT_THAT(KvSequence::Make(kShape, 10000, options), StatusIs(kInvalid, "-1 tokens at q8"));
 }
 
+TEST_F(KvSequenceTest, AProfileReadsTheSameBytesWhereverAPageComesFrom) {
+  const auto with = [](std::vector<int32_t> k_lo_layers) {
+    KvOptions options;
+    options.precision = kQ4;
+    options.window_tokens = 0;
+    options.k_lo_layers = std::move(k_lo_layers);
+    return *KvSequence::Make(kShape, 10000, options);
+  };
+  const KvSequence plain = with({});
+  const KvSequence more = with({0, 1, 2});
+  KvSequence here = with({0, 2});
+  const PageBuffer raw = Filled(here, 0, kRaw);
+  PAGODA_ASSERT_OK(here.AppendLoaded(Filled(here, 0, kRaw), kRaw));
+  here.Prepare(1, 1, pool_);  // encoded here
+  for (const KvSequence* from : {&plain, &more, const_cast<const KvSequence*>(&here)}) {
+    for (const Precision precision : {kQ8, kQ4}) {
+      KvSequence sequence = with({0, 2});
+      const absl::Status loaded = sequence.AppendLoaded(Filled(*from, 0, precision), kRaw);
+      if (from == &plain && precision == kQ4) {
+        EXPECT_THAT(loaded, StatusIs(kInvalid, "needed q4 with K lo in 2 layers"));
+        continue;
+      }
+      PAGODA_ASSERT_OK(loaded);
+      sequence.Prepare(1, 1, pool_);
+      const PageBuffer& a = *here.encoded_page(0);
+      const PageBuffer& b = *sequence.encoded_page(0);
+      EXPECT_EQ(a.header(), b.header());
+      ASSERT_EQ(a.segments().size(), b.segments().size());
+      for (size_t i = 0; i < a.segments().size(); ++i) {
+        EXPECT_TRUE(a.segments()[i] == b.segments()[i]) << i;
+      }
+      for (int32_t layer = 0; layer < kShape.layer_count; ++layer) {
+        std::vector<kernels::PageTile> tiles;
+        sequence.CollectTiles(1, 64, layer, 0, &tiles);
+        EXPECT_EQ(tiles[0].k_lo != nullptr, layer == 0 || layer == 2);
+        EXPECT_EQ(tiles[0].v_lo, nullptr);
+      }
+    }
+  }
+  KvOptions beyond;
+  beyond.k_lo_layers = {kShape.layer_count};
+  EXPECT_THAT(KvSequence::Make(kShape, 10000, beyond), StatusIs(kInvalid, "expected layers"));
+}
+
 TEST_F(KvSequenceTest, FetchedPagesReplaceEncodingHere) {
   KvSequence plain = Make(kQ8, 0);
   Grow(plain, 3);

@@ -13,6 +13,7 @@
 #include "client/worker/engine.h"
 #include "client/worker/pagoda_prefix_cache.h"
 #include "client/worker/worker_request.h"
+#include "kernels/layer_profile.h"
 #include "proto/wire.h"
 #include "storage/base/log.h"
 #include "storage/base/status_macros.h"
@@ -30,6 +31,7 @@ struct Flags {
   std::string scope = "private";
   std::string precision = "q8";
   int64_t window = 256;
+  std::string profile;
   std::string prompt;
   std::string prompt_file;
   int64_t max_tokens = 128;
@@ -55,6 +57,9 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--window", flags.window, "recent tokens that stay raw16")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--profile", flags.profile,
+                 "layer profile of the model (pagoda eval profile): layers whose K keeps its lo\n"
+                 "plane at q4; give the daemon the same");
   app.add_option("--prompt", flags.prompt, "answer this and end");
   app.add_option("--prompt-file", flags.prompt_file, "answer the text of this file and end");
   app.add_option("--max-tokens", flags.max_tokens, "new tokens at most")
@@ -97,6 +102,7 @@ class Worker {
                               if (!flags_.quiet) Say(step);
                             }));
     defaults_.options.stop_ids = engine_->stop_ids();
+    PAGODA_RETURN_IF_ERROR(TakeProfile());
     if (!flags_.daemon.empty()) PAGODA_RETURN_IF_ERROR(ConnectTo(scope));
     return absl::OkStatus();
   }
@@ -191,6 +197,17 @@ class Worker {
   static void Print(absl::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
+  }
+
+  absl::Status TakeProfile() {
+    if (flags_.profile.empty()) return absl::OkStatus();
+    PAGODA_ASSIGN_OR_RETURN(const LayerProfile profile, ReadLayerProfile(flags_.profile));
+    const ModelSpec& spec = engine_->model_spec();
+    if (absl::Status fits = profile.Check(IdentityOf(spec), spec); !fits.ok()) {
+      return absl::FailedPreconditionError(absl::StrCat(flags_.profile, ": ", fits.message()));
+    }
+    defaults_.options.k_lo_layers = profile.k_lo_layers;
+    return absl::OkStatus();
   }
 
   absl::Status ConnectTo(const Scope& scope) {

@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "kernels/codec.h"
 #include "storage/base/check.h"
+#include "storage/base/status_macros.h"
 
 namespace pagoda {
 
@@ -32,34 +34,17 @@ void PageBuffer::MakeSpans() {
   }
 }
 
-void PageBuffer::DropLo(const kernels::PageShape& shape) {
-  if (PrecisionOf(header_.planes) != Precision::kQ8) return;
-  PageHeader lower = header_;
-  lower.planes.clear();
-  lower.segments.clear();
-  kernels::AppendPlanes(Precision::kQ4, shape, lower);
-  std::vector<kernels::AlignedBuffer> kept;
-  for (const PlaneEntry& plane : lower.planes) {
-    for (const PlaneEntry& old : header_.planes) {
-      if (kernels::PlaneIdOf(old) != kernels::PlaneIdOf(plane)) continue;
-      PAGODA_CHECK(old.segment_count == plane.segment_count);
-      for (uint32_t i = 0; i < plane.segment_count; ++i) {
-        const SegmentEntry& from = header_.segments[old.first_segment + i];
-        SegmentEntry& to = lower.segments[plane.first_segment + i];
-        PAGODA_CHECK(from.length == to.length);
-        to.crc32c = from.crc32c;
-        kept.push_back(std::move(buffers_[old.first_segment + i]));
-      }
-    }
-  }
-  PAGODA_CHECK(kept.size() == lower.segments.size());
-  header_ = std::move(lower);
-  buffers_ = std::move(kept);
-  MakeSpans();
+absl::Status PageBuffer::CutToQ4(kernels::KLoLayers k_lo_layers) {
+  PAGODA_ASSIGN_OR_RETURN(PageHeader lower, kernels::PlanCutHeader(header_, k_lo_layers));
+  if (lower.planes == header_.planes) return absl::OkStatus();
+  PageBuffer cut(std::move(lower));
+  PAGODA_RETURN_IF_ERROR(kernels::CutPage(header_, segments_, cut.header_, cut.mutable_segments_));
+  *this = std::move(cut);
+  return absl::OkStatus();
 }
 
 PageHeader MakePageHeader(const kernels::PageShape& shape, double rope_theta, int64_t page_index,
-                          Precision precision) {
+                          Precision precision, kernels::KLoLayers k_lo_layers) {
   PageHeader header;
   header.record.head_count = static_cast<uint16_t>(shape.head_count);
   header.page_tokens = static_cast<uint32_t>(shape.page_tokens);
@@ -72,7 +57,7 @@ PageHeader MakePageHeader(const kernels::PageShape& shape, double rope_theta, in
     header.rotation = Rotation::kHadamardV1;
     header.recipe = CodeRecipe::kEmbedded8;
   }
-  kernels::AppendPlanes(precision, shape, header);
+  kernels::AppendPlanes(precision, shape, header, k_lo_layers);
   return header;
 }
 

@@ -1,7 +1,8 @@
 // The bytes of one page in a worker's own memory: a header whose tables say what is there, and one
 // buffer per segment.
 //
-// Threads    none of its own.        Ownership  owns the segments; spans live until DropLo() or the
+// Threads    none of its own.        Ownership  owns the segments; spans live until CutToQ4() or
+// the
 //                                               buffer's end, and survive moves.
 // Cost       stored_bytes() of memory, zeroed once
 #pragma once
@@ -36,8 +37,9 @@ class PageBuffer {
   // Header and segments, padding counted.
   int64_t stored_bytes() const { return header_.stored_bytes(); }
 
-  // Turns a q8 page into the q4 page it contains and frees the lo planes. Other pages stay.
-  void DropLo(const kernels::PageShape& shape);
+  // Turns an encoded page into the q4 page it contains, with K lo of those layers, and frees the
+  // rest. FAILED_PRECONDITION when it does not contain it; the page is unchanged then.
+  absl::Status CutToQ4(kernels::KLoLayers k_lo_layers);
 
  private:
   void MakeSpans();
@@ -49,8 +51,9 @@ class PageBuffer {
 };
 
 // The header of a page without identity and keys: shape, position, frame, the planes of
-// `precision`. Who pushes the page fills in what it is called. REQUIRES: a valid shape.
+// `precision` as in kernels::AppendPlanes(). Who pushes the page fills in what it is called.
+// REQUIRES: a valid shape and layers.
 PageHeader MakePageHeader(const kernels::PageShape& shape, double rope_theta, int64_t page_index,
-                          Precision precision);
+                          Precision precision, kernels::KLoLayers k_lo_layers);
 
 }  // namespace pagoda

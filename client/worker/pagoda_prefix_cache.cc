@@ -20,6 +20,22 @@ struct PushedPage {
   std::vector<kernels::AlignedBuffer> segments;
 };
 
+// The bytes of `page` from a served one, which may have more than the sequence reads.
+bool Fill(client::FetchedPage fetched, const KvSequence& sequence, PageBuffer& page) {
+  PageBuffer served(std::move(fetched.header), std::move(fetched.segments));
+  if (PrecisionOf(page.header().planes) == Precision::kQ4 &&
+      !served.CutToQ4(sequence.options().k_lo_layers).ok()) {
+    return false;
+  }
+  if (served.header().planes != page.header().planes) return false;
+  for (size_t i = 0; i < served.segments().size(); ++i) {
+    const ByteSpan segment = served.segments()[i];
+    std::memcpy(page.mutable_segments()[i].data(), segment.data(), segment.size());
+    page.mutable_header().segments[i].crc32c = served.header().segments[i].crc32c;
+  }
+  return true;
+}
+
 }  // namespace
 
 void PagodaPrefixCache::Note(absl::Status status) {
@@ -177,16 +193,8 @@ bool PagodaPrefixCache::FetchEncoded(const KvSequence& sequence, int64_t page_in
   if (static_cast<int64_t>(hit->pages.size()) > page_index) {
     absl::StatusOr<client::FetchResult> fetched = client_.Fetch(
         *hit, keys, {static_cast<uint32_t>(page_index), 1, PrecisionOf(page.header().planes)});
-    if (fetched.ok() && fetched->pages.size() == 1 &&
-        fetched->pages[0].header.planes == page.header().planes) {
-      client::FetchedPage& served = fetched->pages[0];
-      for (size_t i = 0; i < served.segments.size(); ++i) {
-        std::memcpy(page.mutable_segments()[i].data(), served.segments[i].data(),
-                    static_cast<size_t>(served.segments[i].size()));
-        page.mutable_header().segments[i].crc32c = served.header.segments[i].crc32c;
-      }
-      filled = true;
-    }
+    filled = fetched.ok() && fetched->pages.size() == 1 &&
+             Fill(std::move(fetched->pages[0]), sequence, page);
   }
   client_.Release(hit->lease);
   return filled;

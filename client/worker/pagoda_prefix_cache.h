@@ -48,8 +48,8 @@ class PagodaPrefixCache : public PrefixCache {
   std::optional<client::ScopeInfo> info_;  // nothing: the daemon is not used
   client::SequenceId sequence_id_;
   int64_t announced_tokens_ = 0;  // the sequence's length as the daemon knows it
-  std::vector<PageKey> keys_;  // of all full pages known so far
-  int64_t loaded_pages_ = 0;   // those that came from the daemon
+  std::vector<PageKey> keys_;     // of all full pages known so far
+  int64_t loaded_pages_ = 0;      // those that came from the daemon
   std::unique_ptr<client::Pusher> pusher_;
   bool push_failed_ = false;
   absl::Status last_problem_;

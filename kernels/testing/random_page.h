@@ -29,8 +29,8 @@ struct TestPage {
     for (AlignedBuffer& segment : segments) spans.push_back(segment.mutable_span());
     return spans;
   }
-  PageView view(Precision at_most = Precision::kRaw16) const {
-    auto view = PageView::Make(shape, header, spans(), at_most);
+  PageView view(Precision at_most = Precision::kRaw16, KLoLayers k_lo_layers = {}) const {
+    auto view = PageView::Make(shape, header, spans(), at_most, k_lo_layers);
     PAGODA_CHECK(view.ok());
     return *std::move(view);
   }
@@ -85,15 +85,29 @@ inline TestPage RandomRawPage(const PageShape& shape, int64_t base_position, uin
   return page;
 }
 
-inline TestPage EncodedPage(const TestPage& raw, Precision precision) {
+inline TestPage EncodedPage(const TestPage& raw, Precision precision, KLoLayers k_lo_layers = {}) {
   TestPage page;
   page.shape = raw.shape;
-  auto header = PlanEncodedHeader(raw.header, precision);
+  auto header = PlanEncodedHeader(raw.header, precision, k_lo_layers);
   PAGODA_CHECK(header.ok());
   page.header = *std::move(header);
   page.segments = AllocateSegments(page.header);
   const absl::Status status =
       EncodePage(raw.header, raw.spans(), page.header, page.mutable_spans());
+  PAGODA_CHECK(status.ok());
+  return page;
+}
+
+// The q4 page that an encoded one contains.
+inline TestPage CutOf(const TestPage& encoded, KLoLayers k_lo_layers) {
+  TestPage page;
+  page.shape = encoded.shape;
+  auto header = PlanCutHeader(encoded.header, k_lo_layers);
+  PAGODA_CHECK(header.ok());
+  page.header = *std::move(header);
+  page.segments = AllocateSegments(page.header);
+  const absl::Status status =
+      CutPage(encoded.header, encoded.spans(), page.header, page.mutable_spans());
   PAGODA_CHECK(status.ok());
   return page;
 }

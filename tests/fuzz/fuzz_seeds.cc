@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "kernels/page_layout.h"
 #include "storage/base/page_header.h"
 #include "storage/directory_record.h"
 #include "storage/testing/test_pages.h"
@@ -51,6 +52,27 @@ void AddStorage(Seeds& seeds) {
   }
 }
 
+// A q4 page with K lo of some layers: two planes of one kind.
+void AddProfilePage(Seeds& seeds) {
+  PageHeader header = HeaderOf(TestRoot(1));
+  const kernels::PageShape shape{6, 2, 64, 32};
+  header.layer_count = static_cast<uint16_t>(shape.layer_count);
+  header.record.head_begin = 0;
+  header.record.head_count = static_cast<uint16_t>(shape.head_count);
+  header.head_dim = static_cast<uint16_t>(shape.head_dim);
+  header.page_tokens = static_cast<uint32_t>(shape.page_tokens);
+  header.rotation = Rotation::kHadamardV1;
+  header.recipe = CodeRecipe::kEmbedded8;
+  header.planes.clear();
+  header.segments.clear();
+  constexpr int32_t kKLoLayers[] = {1, 3, 4};
+  kernels::AppendPlanes(Precision::kQ4, shape, header, kKLoLayers);
+  seeds.Add("page_header_fuzz", EncodePageHeader(header));
+  seeds.Add("page_view_fuzz", EncodePageHeader(header));
+  seeds.Add("directory_record_fuzz", RecordEntry(header));
+  seeds.Add("recovery_fuzz", RecordEntry(header));
+}
+
 void AddConfig(Seeds& seeds) {
   for (const char* text :
        {"listen: 127.0.0.1:7070\nmetrics_listen: none\ndata_dir: /var/lib/pagoda\nhost:\n"
@@ -60,7 +82,10 @@ void AddConfig(Seeds& seeds) {
         "lease_seconds: 30\nheartbeat_seconds: 2\nsession_timeout_seconds: 10\nlimits:\n"
         "  batch_pages_max: 4096\n  sessions_max: 256\n  piece_message_bytes_max: 8MiB\n",
         "tokens:\n  - {token: \"0123456789abcdef\", tenant: acme, groups: [legal], publish: true}\n"
-        "  - {token: fedcba9876543210, tenant: ops, admin: true, push: false}\n"}) {
+        "  - {token: fedcba9876543210, tenant: ops, admin: true, push: false}\n",
+        "model: a model\nidentity: "
+        "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff\n"
+        "layers: 30\nk_lo_layers: [3, 8, 9]\nbits: 4.588\n"}) {
     seeds.Add("config_file_fuzz", text);
   }
 }
@@ -75,6 +100,7 @@ int main(int argc, char** argv) {
   }
   pagoda::Seeds seeds(argv[1]);
   pagoda::AddStorage(seeds);
+  pagoda::AddProfilePage(seeds);
   pagoda::AddConfig(seeds);
   std::printf("%d seeds\n", seeds.count());
   return 0;

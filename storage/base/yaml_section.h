@@ -34,12 +34,15 @@ class YamlSection {
 
   void String(absl::string_view key, std::string& target);
   void Strings(absl::string_view key, std::vector<std::string>& target);
+  // A list of whole numbers.
+  void Integers(absl::string_view key, std::vector<int32_t>& target, int32_t min, int32_t max);
   void Bool(absl::string_view key, bool& target);
   void Size(absl::string_view key, int64_t& target, int64_t min, int64_t max);
   void Integer(absl::string_view key, int64_t& target, int64_t min, int64_t max);
   void Integer(absl::string_view key, int32_t& target, int32_t min, int32_t max);
   void Integer(absl::string_view key, uint32_t& target, uint32_t min, uint32_t max);
   void Fraction(absl::string_view key, double& target);
+  void Number(absl::string_view key, double& target, double min, double max);
   void Seconds(absl::string_view key, absl::Duration& target, double min, double max);
   void Ladder(absl::string_view key, Precision& target);  // raw16, q8 or q4
 
@@ -55,6 +58,8 @@ class YamlSection {
   void Finish();
   // Refuses one value with a text of the caller.
   void Refuse(absl::string_view key, absl::string_view accepted);
+  // The same for a value that stands for something else, a file for one: what is wrong there.
+  void Report(absl::string_view key, absl::string_view problem);
 
  private:
   // The value of a scalar key; false when absent or when an error stands.

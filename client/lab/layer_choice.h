@@ -1,5 +1,5 @@
-// The layer profile of a model: in which layers pages keep the lo plane of K when they age to q4.
-// Chosen from measured gains under a budget of bits; a short YAML file for people and the daemon.
+// Which layers a layer profile (kernels/layer_profile.h) keeps: chosen from measured gains under a
+// budget of bits.
 //
 // Choice     greedy by gain. All layers cost the same bits, so for gains that add up no set of as
 //            many layers gains more; that they nearly do is measured, by the profile's own KL.
@@ -8,13 +8,11 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "client/lab/layer_planes.h"
 #include "kernels/page_layout.h"
-#include "storage/base/model_spec.h"
 
 namespace pagoda::lab {
 
@@ -28,15 +26,5 @@ std::vector<int32_t> ChooseLayers(const kernels::PageShape& shape, absl::Span<co
 
 // K lo in those layers, nothing else beyond q4.
 std::vector<LayerPlanes> PlanesOf(int32_t layer_count, absl::Span<const int32_t> k_lo_layers);
-
-struct LayerProfile {
-  std::string model;  // its name, for people
-  Identity identity;  // of the model that it was measured on
-  int32_t layer_count = 0;
-  std::vector<int32_t> k_lo_layers;
-  double bits = 0;
-};
-// model, identity, layers, k_lo_layers and bits, in that order, with one comment line.
-std::string ProfileYaml(const LayerProfile& profile);
 
 }  // namespace pagoda::lab

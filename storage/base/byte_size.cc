@@ -1,4 +1,4 @@
-#include "cache-server/byte_size.h"
+#include "storage/base/byte_size.h"
 
 #include <array>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "cache-server/yaml_section.h"
+#include "storage/base/yaml_section.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cache-server/byte_size.h"
+#include "storage/base/byte_size.h"
 
 namespace pagoda {
 namespace {
@@ -92,6 +92,11 @@ void YamlSection::Refuse(absl::string_view key, absl::string_view accepted) {
   Fail(key, node.IsDefined() ? TypeName(node) : "absent", accepted);
 }
 
+void YamlSection::Report(absl::string_view key, absl::string_view problem) {
+  if (!error_->ok()) return;
+  *error_ = absl::InvalidArgumentError(absl::StrCat(file_, ": ", PathOf(key), ": ", problem));
+}
+
 YAML::Node YamlSection::Take(absl::string_view key) {
   asked_.emplace_back(key);
   if (!error_->ok() || !node_.IsDefined() || !node_.IsMap()) {
@@ -126,6 +131,24 @@ void YamlSection::Strings(absl::string_view key, std::vector<std::string>& targe
   for (const YAML::Node& item : node) {
     if (!item.IsScalar()) return Fail(key, TypeName(item), kAccepted);
     target.push_back(item.Scalar());
+  }
+}
+
+void YamlSection::Integers(absl::string_view key, std::vector<int32_t>& target, int32_t min,
+                           int32_t max) {
+  const YAML::Node node = Take(key);
+  if (!node.IsDefined()) return;
+  const std::string accepted =
+      absl::StrFormat("a list of whole numbers from %d to %d, as in [3, 8]", min, max);
+  if (!node.IsSequence()) return Fail(key, TypeName(node), accepted);
+  target.clear();
+  for (const YAML::Node& item : node) {
+    int32_t value = 0;
+    if (!item.IsScalar() || !absl::SimpleAtoi(item.Scalar(), &value) || value < min ||
+        value > max) {
+      return Fail(key, TypeName(item), accepted);
+    }
+    target.push_back(value);
   }
 }
 
@@ -180,6 +203,17 @@ void YamlSection::Fraction(absl::string_view key, double& target) {
   double parsed = 0;
   if (!absl::SimpleAtod(value, &parsed) || !(parsed > 0) || parsed > 1) {
     return Fail(key, Quoted(value), kAccepted);
+  }
+  target = parsed;
+}
+
+void YamlSection::Number(absl::string_view key, double& target, double min, double max) {
+  const std::string accepted = absl::StrFormat("a number from %g to %g", min, max);
+  std::string value;
+  if (!Scalar(key, accepted, value)) return;
+  double parsed = 0;
+  if (!absl::SimpleAtod(value, &parsed) || !(parsed >= min) || parsed > max) {
+    return Fail(key, Quoted(value), accepted);
   }
   target = parsed;
 }

@@ -1,28 +1,11 @@
-#include "client/lab/layer_profile.h"
+#include "client/lab/layer_choice.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "storage/base/check.h"
 
 namespace pagoda::lab {
-namespace {
-
-// A YAML text in double quotes; names of models come from files.
-std::string Quoted(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    if (static_cast<unsigned char>(c) >= 0x20) quoted += c;
-  }
-  return quoted + "\"";
-}
-
-}  // namespace
-
 double ProfileBits(const kernels::PageShape& shape, int32_t k_lo_layer_count) {
   const double scale = 16.0 * kernels::GroupsOf(shape.head_dim).count / shape.head_dim;
   const double q4 = 4 + scale + 16.0 / shape.page_tokens / 2;
@@ -50,14 +33,6 @@ std::vector<LayerPlanes> PlanesOf(int32_t layer_count, absl::Span<const int32_t>
   std::vector<LayerPlanes> planes(layer_count);
   for (const int32_t layer : k_lo_layers) planes[layer].k_lo = true;
   return planes;
-}
-
-std::string ProfileYaml(const LayerProfile& profile) {
-  return absl::StrCat("# pagoda eval profile: layers whose K keeps its lo plane at q4\n",
-                      "model: ", Quoted(profile.model), "\nidentity: ", profile.identity.hex(),
-                      "\nlayers: ", profile.layer_count, "\nk_lo_layers: [",
-                      absl::StrJoin(profile.k_lo_layers, ", "),
-                      "]\nbits: ", absl::StrFormat("%.3f", profile.bits), "\n");
 }
 
 }  // namespace pagoda::lab

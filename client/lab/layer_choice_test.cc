@@ -1,6 +1,6 @@
-// Goal: the choice is the best under the budget and never beyond it, and the file says what was
-// chosen. Method: small cases by hand, both sides of the budget; all subsets of random gains.
-#include "client/lab/layer_profile.h"
+// Goal: the choice is the best under the budget and never beyond it. Method: small cases by hand,
+// both sides of the budget; all subsets of random gains.
+#include "client/lab/layer_choice.h"
 
 #include <gtest/gtest.h>
 
@@ -13,14 +13,14 @@ namespace {
 
 const kernels::PageShape kShape = {30, 3, 64, 64};
 
-TEST(LayerProfile, BitsOfTheShapeThatWasMeasured) {
+TEST(LayerChoice, BitsOfTheShapeThatWasMeasured) {
   EXPECT_DOUBLE_EQ(ProfileBits(kShape, 0), (4.5 + 4.25) / 2);
   EXPECT_DOUBLE_EQ(ProfileBits(kShape, 6), (4.5 + 4.25 * 6 / 30 + 4.25) / 2);
   EXPECT_DOUBLE_EQ(ProfileBits(kShape, 30), (8.75 + 4.25) / 2);
   EXPECT_DOUBLE_EQ(ProfileBits({2, 1, 128, 32}, 1), (4.25 + .5 + 4.25 / 2 + 4.25) / 2);
 }
 
-TEST(LayerProfile, TheBudgetIsReachedAndNotPassed) {
+TEST(LayerChoice, TheBudgetIsReachedAndNotPassed) {
   const kernels::PageShape shape = {4, 1, 64, 64};
   const std::vector<double> gains = {0.1, 0.4, 0.2, 0.3};
   const double two = ProfileBits(shape, 2);
@@ -30,7 +30,7 @@ TEST(LayerProfile, TheBudgetIsReachedAndNotPassed) {
   EXPECT_EQ(ChooseLayers(shape, gains, 16), (std::vector<int32_t>{0, 1, 2, 3}));
 }
 
-TEST(LayerProfile, ALayerWithoutGainIsLeftOut) {
+TEST(LayerChoice, ALayerWithoutGainIsLeftOut) {
   const kernels::PageShape shape = {3, 1, 64, 64};
   EXPECT_EQ(ChooseLayers(shape, {0, 0.5, -0.1}, 16), (std::vector<int32_t>{1}));
   // Of equals the first.
@@ -38,7 +38,7 @@ TEST(LayerProfile, ALayerWithoutGainIsLeftOut) {
             (std::vector<int32_t>{0, 1}));
 }
 
-TEST(LayerProfile, NoOtherSetWithinTheBudgetGainsMore) {
+TEST(LayerChoice, NoOtherSetWithinTheBudgetGainsMore) {
   SplitMix64 random(7);
   const kernels::PageShape shape = {8, 1, 64, 64};
   for (int round = 0; round < 50; ++round) {
@@ -56,19 +56,9 @@ TEST(LayerProfile, NoOtherSetWithinTheBudgetGainsMore) {
   }
 }
 
-TEST(LayerProfile, PlanesAndFile) {
+TEST(LayerChoice, PlanesOfTheChosenLayers) {
   const std::vector<LayerPlanes> planes = PlanesOf(3, {1});
   EXPECT_EQ(planes, (std::vector<LayerPlanes>{{}, {.k_lo = true}, {}}));
-  LayerProfile profile;
-  profile.model = "a \"small\"\n model";
-  profile.layer_count = 30;
-  profile.k_lo_layers = {18, 19};
-  profile.bits = ProfileBits(kShape, 2);
-  EXPECT_EQ(ProfileYaml(profile),
-            "# pagoda eval profile: layers whose K keeps its lo plane at q4\n"
-            "model: \"a \\\"small\\\" model\"\n"
-            "identity: " +
-                std::string(64, '0') + "\nlayers: 30\nk_lo_layers: [18, 19]\nbits: 4.517\n");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Goal: sizes in flags and config files mean what people think. Method: a table of accepted and
 // refused texts; every formatted size parses back to itself.
-#include "cache-server/byte_size.h"
+#include "storage/base/byte_size.h"
 
 #include "storage/base/testing/status_matchers.h"
 
