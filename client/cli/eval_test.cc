@@ -75,6 +75,63 @@ TEST(EvalTest, CodecsOfAShortTextAndTheRestOfThemLater) {
       << result.errors;
 }
 
+TEST(EvalTest, AblationOfAShortTextAndTheRestOfItLater) {
+  if (!Missing().empty()) GTEST_SKIP() << "SKIPPED, " << Missing();
+  absl::StatusOr<TempFolder> folder = TempFolder::Make("eval_test_");
+  PAGODA_ASSERT_OK(folder);
+  const std::string file = folder->File("ablate.json");
+  const std::string plot = folder->File("ablate.html");
+  const auto run = [&](const std::string& rows, std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"eval",     "ablate", "--text",      "legal",
+                                          "--tokens", "512",    "--q8-tokens", "256",
+                                          "--rows",   rows,     "--json",      file};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunProgram("pagoda", arguments);
+  };
+  ProgramResult result = run("q4,shared", {});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_NE(result.output.find("q4, NLL %"), std::string::npos) << result.output;
+  result = run("q4,shared,ladder", {"--resume", "--plot", plot});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_EQ(result.output.find("legal, q4 ("), std::string::npos) << result.output;
+  std::ifstream stream(file);
+  const Json json = Json::parse(stream);
+  ASSERT_EQ(json["rows"].size(), 4u);
+  const auto row = [&](size_t index, const char* key) {
+    return json["rows"][index][key].get<double>();
+  };
+  EXPECT_EQ(json["rows"][0]["name"], "raw16");
+  EXPECT_EQ(row(0, "kl_mean"), 0);
+  EXPECT_EQ(json["rows"][1]["name"], "q4");
+  EXPECT_EQ(json["rows"][2]["name"], "ladder");
+  EXPECT_LT(row(2, "kl_mean"), row(1, "kl_mean"));
+  EXPECT_LT(row(1, "bytes_per_token"), row(2, "bytes_per_token"));
+  EXPECT_LT(row(2, "bytes_per_token"), row(0, "bytes_per_token"));
+  EXPECT_GT(row(1, "decode_tps"), 0);
+  EXPECT_EQ(json["measured"][2]["row"], "shared");
+  EXPECT_GE(json["measured"][2]["hit_tokens"].get<int>(), 192);
+  std::ifstream page(plot);
+  EXPECT_TRUE(page.good());
+  result = run("q4,nine", {});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.errors.find("--rows nine: with these flags there are raw16, q8"),
+            std::string::npos)
+      << result.errors;
+}
+
+TEST(EvalTest, DecodeOfAShortText) {
+  if (!Missing().empty()) GTEST_SKIP() << "SKIPPED, " << Missing();
+  const ProgramResult result =
+      RunProgram("pagoda", {"eval", "decode", "--text", "legal", "--tokens", "400",
+                            "--decode-tokens", "64", "--precision", "q4", "--json", "-"});
+  ASSERT_EQ(result.exit_code, 0) << result.errors;
+  const Json json = Json::parse(result.output);
+  ASSERT_EQ(json["rows"].size(), 1u);
+  const Json& row = json["rows"][0];
+  EXPECT_GT(row["kl_floats"].get<double>(), 0);
+  EXPECT_LT(row["kl_between"].get<double>(), row["kl_floats"].get<double>());
+}
+
 TEST(EvalTest, AProfileThatIsGiven) {
   if (!Missing().empty()) GTEST_SKIP() << "SKIPPED, " << Missing();
   const auto run = [](const std::string& layers) {
