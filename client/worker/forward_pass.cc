@@ -254,14 +254,14 @@ void ForwardPass::AttendDecode(int32_t layer, const Rows& rows, const KvSequence
     const int64_t first_page = task % partition_count * kPartitionPages;
     Scratch& scratch = scratch_[thread];
     sequence.CollectTiles(page_count - 1, static_cast<int32_t>(position % kPageTokens) + 1, layer,
-                          kv_head, &scratch.tiles);
+                          kv_head, first_page, first_page + kPartitionPages, &scratch.tiles);
     kernels::AttentionParams params = HeadParams(0, kv_head);
     params.out = &partial_o_[task * group_floats];
     params.out_stride = group_floats;
     params.lse2 = &partial_lse2_[task * group_count];
     params.query_count = 1;
     params.first_position = position;
-    params.pages = absl::MakeConstSpan(scratch.tiles).subspan(first_page, kPartitionPages);
+    params.pages = scratch.tiles;
     Attend(layer, kv_head, params, scratch.attention);
   });
   for (int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {

@@ -261,11 +261,18 @@ void KvSequence::Rewind(int64_t token_count) {
 
 void KvSequence::CollectTiles(int64_t query_page, int32_t token_count, int32_t layer, int32_t head,
                               std::vector<kernels::PageTile>* tiles) const {
+  CollectTiles(query_page, token_count, layer, head, 0, query_page + 1, tiles);
+}
+
+void KvSequence::CollectTiles(int64_t query_page, int32_t token_count, int32_t layer, int32_t head,
+                              int64_t page_begin, int64_t page_end,
+                              std::vector<kernels::PageTile>* tiles) const {
   tiles->clear();
-  for (int64_t page = 0; page <= query_page; ++page) {
+  page_end = std::min(page_end, query_page + 1);
+  for (int64_t page = page_begin; page < page_end; ++page) {
     tiles->push_back(ViewFor(page, query_page).tile(layer, head));
   }
-  tiles->back().token_count = token_count;
+  if (page_end == query_page + 1) tiles->back().token_count = token_count;
 }
 
 int64_t KvSequence::stored_bytes() const {

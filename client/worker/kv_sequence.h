@@ -43,7 +43,7 @@ struct KvOptions {
   int64_t token_count_max = 8192;           // the sequence's limit, usually the model's context
   // q4 only: most recent tokens that are read at q8 at least. 0, or within the window: none.
   int64_t q8_tokens = 0;
-  std::vector<int32_t> k_lo_layers = {};    // of the model's layer profile; used at q4 alone
+  std::vector<int32_t> k_lo_layers = {};  // of the model's layer profile; used at q4 alone
 };
 
 class KvSequence {
@@ -70,11 +70,10 @@ class KvSequence {
   int64_t ChunkPagesMax(int64_t page_count_max) const;
 
   // ---- Pages from a cache
-  // ------------------------------------------------------------------------ How many of the
-  // leading pages, which a cache has at these precisions, a prompt may use: all of them at the
-  // sequence's precision or better, those that the first token after the prompt does not read at
-  // that precision at q8 or better (raw16 for a raw16 sequence), and at least one prompt token left
-  // over. What the result leaves out is recomputed.
+  // How many of the leading pages, which a cache has at these precisions, a prompt may use: all of
+  // them at the sequence's precision or better, those that the first token after the prompt does
+  // not read at that precision at q8 or better (raw16 for a raw16 sequence), and at least one
+  // prompt token left over. What the result leaves out is recomputed.
   int64_t UsablePages(absl::Span<const Precision> precisions, int64_t prompt_tokens) const;
   // Memory for a page, to be filled in and handed to AppendLoaded().
   PageBuffer NewPage(int64_t page_index, Precision precision) const;
@@ -85,9 +84,9 @@ class KvSequence {
   absl::Status AppendLoaded(PageBuffer page, Precision fidelity);
 
   // ---- Writing
-  // ----------------------------------------------------------------------------------- Asks for a
-  // page in encoded form from elsewhere: fills in the bytes of `page`, whose tables stand, and
-  // returns true, or returns false and the page is encoded here. Not called concurrently.
+  // Asks for a page in encoded form from elsewhere: fills in the bytes of `page`, whose tables
+  // stand, and returns true, or returns false and the page is encoded here. Not called
+  // concurrently.
   using FetchEncoded = std::function<bool(const KvSequence&, int64_t page_index, PageBuffer& page)>;
   void set_fetch_encoded(FetchEncoded fetch) { fetch_encoded_ = std::move(fetch); }
 
@@ -108,10 +107,13 @@ class KvSequence {
   void Rewind(int64_t token_count);
 
   // ---- Reading
-  // ----------------------------------------------------------------------------------- The tiles
-  // that queries of page `query_page` read, themselves included, `token_count` of them in the last
-  // page; appended to `tiles`, which is cleared first.
+  // The tiles that queries of page `query_page` read, themselves included, `token_count` of them in
+  // the last page; appended to `tiles`, which is cleared first.
   void CollectTiles(int64_t query_page, int32_t token_count, int32_t layer, int32_t head,
+                    std::vector<kernels::PageTile>* tiles) const;
+  // Of them those of pages [page_begin, page_end). REQUIRES: page_begin <= query_page.
+  void CollectTiles(int64_t query_page, int32_t token_count, int32_t layer, int32_t head,
+                    int64_t page_begin, int64_t page_end,
                     std::vector<kernels::PageTile>* tiles) const;
   // Of a page that was computed here or loaded; see the header.
   Precision fidelity(int64_t page_index) const { return pages_[page_index].fidelity; }
