@@ -5,8 +5,8 @@
 //   model: "Smollm2 135M 8k Lc100K Mix1 Ep2"    for people
 //   identity: eb5a19d4...                        64 hexadecimal digits, as `pagoda models` shows it
 //   layers: 30                                   of the model
-//   k_lo_layers: [3, 8, 9]                       from 0, ascending; at q4 their K keeps its lo
-//   plane bits: 4.588                                  per element, mean of K and V; for people
+//   k_lo_layers: [3, 8, 9]                       from 0, ascending: K keeps its lo plane at q4
+//   bits: 4.588                                  per element, mean of K and V; for people
 //
 // Threads    values and pure functions, but for the file
 // Errors     NOT_FOUND         no such file

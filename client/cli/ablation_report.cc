@@ -23,10 +23,12 @@ bool OfGrid(const std::string& name) { return absl::StrContains(name, " w"); }
 
 double ChangePercent(double value, double exact) { return 100 * (value - exact) / exact; }
 
-// 0 where nothing was measured.
+// Of the values above 0; 0 where there are none.
 double Median(std::vector<double> values) {
+  std::erase(values, 0.0);
+  if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
 // The measures of one row, one for each text; empty when one is missing.
@@ -61,6 +63,7 @@ AblationSummary Summarize(const AblationRun& run, const std::vector<AblationMeas
     summary.kl_mean += measure.kl_mean / count;
     summary.kl_p99 += measure.kl_p99 / count;
     summary.top1 += measure.top1 / count;
+    summary.hit_tokens = std::max(summary.hit_tokens, measure.hit_tokens);
     ttft.push_back(measure.ttft_ms);
     decode.push_back(measure.decode_tps);
   }
@@ -130,6 +133,7 @@ Json MeasureJson(const AblationMeasure& measure) {
   }
   return {{"row", measure.row},
           {"text", measure.text},
+          {"text_digest", measure.text_digest},
           {"bytes_per_token", measure.bytes_per_token},
           {"peak_bytes", measure.peak_bytes},
           {"hit_tokens", measure.hit_tokens},
@@ -158,6 +162,7 @@ bool ReadWindow(const Json& list, lab::PositionWindow* window) {
 bool ReadMeasure(const Json& object, AblationMeasure* measure) {
   const bool read = object.is_object() && ReadField(object, "row", &measure->row) &&
                     ReadField(object, "text", &measure->text) &&
+                    ReadField(object, "text_digest", &measure->text_digest) &&
                     ReadField(object, "bytes_per_token", &measure->bytes_per_token) &&
                     ReadField(object, "peak_bytes", &measure->peak_bytes) &&
                     ReadField(object, "hit_tokens", &measure->hit_tokens) &&
@@ -177,13 +182,14 @@ bool ReadMeasure(const Json& object, AblationMeasure* measure) {
 
 }  // namespace
 
-AblationMeasure MakeAblationMeasure(std::string row, std::string text,
+AblationMeasure MakeAblationMeasure(std::string row, std::string text, std::string text_digest,
                                     const lab::ReadingResult& result) {
   const QualitySummary& quality = result.quality;
   // The change in percent is of the exact mean, which the summary does not hold.
   const double exact_nll = quality.mean_nll / (1 + quality.nll_delta_percent / 100);
   return {.row = std::move(row),
           .text = std::move(text),
+          .text_digest = std::move(text_digest),
           .bytes_per_token = result.cost.bytes_per_token,
           .peak_bytes = result.cost.peak_bytes,
           .hit_tokens = result.cost.hit_tokens,
@@ -256,14 +262,20 @@ std::string PositionTable(const std::vector<AblationMeasure>& measures,
   return table.Render();
 }
 
-std::vector<QualityPoint> AblationPoints(const std::vector<AblationSummary>& rows) {
+std::vector<QualityPoint> AblationPoints(const std::vector<AblationSummary>& rows,
+                                         int64_t window_tokens) {
   std::vector<QualityPoint> points;
-  for (const AblationSummary& row : rows) {
-    const size_t grid = row.name.find(" w");
-    points.push_back({.label = row.name,
-                      .series = grid == std::string::npos ? "" : row.name.substr(0, grid),
+  const auto add = [&](std::string label, std::string series, const AblationSummary& row) {
+    points.push_back({.label = std::move(label),
+                      .series = std::move(series),
                       .bytes_per_token = row.bytes_per_token,
                       .kl = row.kl_mean});
+  };
+  for (const AblationSummary& row : rows) {
+    const size_t grid = row.name.find(" w");
+    add(row.name, grid == std::string::npos ? "" : row.name.substr(0, grid), row);
+    if (row.name != "q8" && row.name != "q4") continue;
+    add(absl::StrCat(row.name, " w", window_tokens), row.name, row);
   }
   return points;
 }
@@ -283,7 +295,8 @@ Json AblationJson(const AblationRun& run, const std::vector<AblationMeasure>& me
                     {"kl_p99", row.kl_p99},
                     {"top1", row.top1},
                     {"ttft_ms", row.ttft_ms},
-                    {"decode_tps", row.decode_tps}});
+                    {"decode_tps", row.decode_tps},
+                    {"hit_tokens", row.hit_tokens}});
   }
   Json measured = Json::array();
   for (const AblationMeasure& measure : measures) measured.push_back(MeasureJson(measure));

@@ -1,7 +1,8 @@
 // What `pagoda eval ablate` found: each row over each text, from which an interrupted run goes on,
 // and out of them one line a row for people and JSON.
 //
-// Means      over the texts: bytes, NLL, KL, p99, top-1; the greatest peak; the median of times
+// Means      over the texts: bytes, NLL, KL, p99, top-1; the greatest peak; the median of the times
+//            that were measured
 // Ratio      bytes per token over those of raw16 without headers and padding
 // Units      NLL and PPL changes in percent, KL in nats (tables: thousandths), milliseconds
 // Threads    pure functions
@@ -22,6 +23,7 @@ namespace pagoda::cli {
 struct AblationMeasure {
   std::string row;
   std::string text;
+  std::string text_digest;  // of its tokens: a file may have changed
   double bytes_per_token = 0;
   int64_t peak_bytes = 0;
   int64_t hit_tokens = 0;
@@ -35,7 +37,7 @@ struct AblationMeasure {
   double top1 = 1;
   std::vector<lab::PositionWindow> windows;
 };
-AblationMeasure MakeAblationMeasure(std::string row, std::string text,
+AblationMeasure MakeAblationMeasure(std::string row, std::string text, std::string text_digest,
                                     const lab::ReadingResult& result);
 
 // What measures must share to stand in one table.
@@ -59,6 +61,7 @@ struct AblationSummary {
   double top1 = 1;
   double ttft_ms = 0;
   double decode_tps = 0;
+  int64_t hit_tokens = 0;  // of a shared prefix: neither computed nor scored
 };
 // Of the rows that have a measure for every text, in the order of `names`.
 std::vector<AblationSummary> SummarizeAblation(const AblationRun& run,
@@ -71,7 +74,9 @@ std::string AblationTable(const std::vector<AblationSummary>& rows);
 // eight columns. Rows of the grid are left out.
 std::string PositionTable(const std::vector<AblationMeasure>& measures,
                           const std::vector<AblationSummary>& rows);
-std::vector<QualityPoint> AblationPoints(const std::vector<AblationSummary>& rows);
+// Rows of the grid as series, of which q8 and q4 with their window are points too.
+std::vector<QualityPoint> AblationPoints(const std::vector<AblationSummary>& rows,
+                                         int64_t window_tokens);
 
 Json AblationJson(const AblationRun& run, const std::vector<AblationMeasure>& measures,
                   const std::vector<AblationSummary>& rows);

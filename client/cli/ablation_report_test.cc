@@ -31,7 +31,7 @@ AblationMeasure Measure(const std::string& row, const std::string& text, double 
                  .hit_tokens = 0};
   result.windows = {{132, 512, 2.0 * (1 + delta_percent / 100), 2.0},
                     {512, 1000, 1.0 * (1 + delta_percent / 100), 1.0}};
-  return MakeAblationMeasure(row, text, result);
+  return MakeAblationMeasure(row, text, "0123", result);
 }
 
 std::vector<AblationMeasure> Measures() {
@@ -56,7 +56,7 @@ TEST(AblationReport, MeansOverTexts) {
   EXPECT_NEAR(q4.nll_delta_se, 0.03 / std::sqrt(2.0), 1e-9);
   EXPECT_NEAR(q4.ppl_delta_pct, 50 * (std::expm1(0.02) + std::expm1(0.06)), 1e-9);
   EXPECT_NEAR(q4.kl_mean, 0.002, 1e-12);
-  EXPECT_EQ(q4.ttft_ms, 3000);
+  EXPECT_EQ(q4.ttft_ms, 2000);
   EXPECT_EQ(q4.decode_tps, 20);
 }
 
@@ -93,11 +93,13 @@ TEST(AblationReport, LongTextsHaveEightColumnsAtMost) {
 }
 
 TEST(AblationReport, PointsOfTheGridAreSeries) {
-  const std::vector<QualityPoint> points = AblationPoints(Summaries());
-  ASSERT_EQ(points.size(), 3u);
+  const std::vector<QualityPoint> points = AblationPoints(Summaries(), 128);
+  ASSERT_EQ(points.size(), 4u);
+  EXPECT_EQ(points[1].label, "q4");
   EXPECT_EQ(points[1].series, "");
-  EXPECT_EQ(points[2].label, "q4 w0");
+  EXPECT_EQ(points[2].label, "q4 w128");
   EXPECT_EQ(points[2].series, "q4");
+  EXPECT_EQ(points[3].label, "q4 w0");
 }
 
 TEST(AblationReport, JsonComesBack) {

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "absl/strings/match.h"
@@ -21,6 +22,7 @@
 #include "client/lab/coded_attention.h"
 #include "client/lab/quality_run.h"
 #include "kernels/layer_profile.h"
+#include "storage/base/crc32c.h"
 #include "storage/base/status_macros.h"
 
 namespace pagoda::cli {
@@ -33,7 +35,7 @@ struct AblateOptions {
   CLI::Option* daemon_flag = nullptr;
   bool in_process = false;
   int64_t q8_tokens = 1024;
-  std::string profile;  // a file; empty: the one that came with the product, if it is the model's
+  std::string profile;  // a file; empty: no row has one
   std::vector<int64_t> windows = {0, 128, 512, 1024, 2048};
   std::vector<std::string> rows;  // empty: all
   std::string plot;
@@ -51,12 +53,15 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 // One run of the command: every row over every text.
 class Ablation {
  public:
-  Ablation(const AblateOptions& options, EvalInputs inputs, std::vector<lab::AblationRow> rows,
-           AblationRun run)
+  Ablation(const AblateOptions& options, EvalInputs inputs, std::optional<LayerProfile> profile,
+           std::vector<lab::AblationRow> rows, AblationRun run)
       : options_(options),
         inputs_(std::move(inputs)),
+        profile_(std::move(profile)),
         rows_(std::move(rows)),
-        run_(std::move(run)) {}
+        run_(std::move(run)) {
+    for (const std::vector<uint32_t>& ids : inputs_.ids) digests_.push_back(DigestOf(ids));
+  }
 
   absl::Status Run() {
     if (options_.resume) PAGODA_RETURN_IF_ERROR(Resume());
@@ -67,9 +72,9 @@ class Ablation {
     for (size_t text = 0; text < inputs_.names.size(); ++text) {
       lab::ExactReading exact;
       for (const lab::AblationRow& row : rows_) {
-        if (Has(row.name, inputs_.names[text])) continue;
+        if (Has(row.name, text)) continue;
         step_ = absl::StrFormat("%s, %s (%d of %d)", inputs_.names[text], row.name,
-                                measures_.size() + 1, total);
+                                Measures().size() + 1, total);
         PAGODA_RETURN_IF_ERROR(MeasureOne(row, text, exact));
       }
     }
@@ -77,10 +82,32 @@ class Ablation {
   }
 
  private:
-  bool Has(const std::string& row, const std::string& text) const {
-    return std::any_of(measures_.begin(), measures_.end(), [&](const AblationMeasure& measure) {
-      return measure.row == row && measure.text == text;
-    });
+  // Enough to tell an edited text from the one that was measured.
+  static std::string DigestOf(const std::vector<uint32_t>& ids) {
+    const absl::string_view bytes(reinterpret_cast<const char*>(ids.data()),
+                                  ids.size() * sizeof(uint32_t));
+    return absl::StrFormat("%08x", Crc32c(AsBytes(bytes)));
+  }
+
+  bool Is(const AblationMeasure& measure, const std::string& row, size_t text) const {
+    return measure.row == row && measure.text == inputs_.names[text] &&
+           measure.text_digest == digests_[text];
+  }
+  bool Has(const std::string& row, size_t text) const {
+    return std::any_of(measures_.begin(), measures_.end(),
+                       [&](const AblationMeasure& measure) { return Is(measure, row, text); });
+  }
+  // Those of this run's rows and texts: the file may hold more.
+  std::vector<AblationMeasure> Measures() const {
+    std::vector<AblationMeasure> found;
+    for (const AblationMeasure& measure : measures_) {
+      for (size_t text = 0; text < inputs_.names.size(); ++text) {
+        for (const lab::AblationRow& row : rows_) {
+          if (Is(measure, row.name, text)) found.push_back(measure);
+        }
+      }
+    }
+    return found;
   }
 
   absl::Status Resume() {
@@ -121,7 +148,8 @@ class Ablation {
         row.name == "raw16" ? lab::ResultOf(pass, exact) : Compare(row, exact);
     PAGODA_RETURN_IF_ERROR(CheckInterrupted());
     PAGODA_RETURN_IF_ERROR(result.status());
-    measures_.push_back(MakeAblationMeasure(row.name, inputs_.names[text], *result));
+    measures_.push_back(
+        MakeAblationMeasure(row.name, inputs_.names[text], digests_[text], *result));
     // What has been measured survives an interrupt.
     if (options_.json.path == "-") return absl::OkStatus();
     return WriteJson(options_.json, AblationJson(run_, measures_, Summaries()));
@@ -130,62 +158,64 @@ class Ablation {
   absl::StatusOr<lab::ReadingResult> Compare(const lab::AblationRow& row,
                                              const lab::ExactReading& exact) {
     if (!row.codec.empty()) return CompareCoded(row, exact);
-    lab::Reading reading = {.kv = row.kv};
-    if (row.shared_prefix) {
-      PAGODA_RETURN_IF_ERROR(StartSharing());
-      PAGODA_RETURN_IF_ERROR(
-          WithProgress(absl::StrCat(step_, ", its first half"),
-                       [&](auto progress) { return Share(row, exact, progress); }));
-      reading.cache = &shared_->cache();
-    }
+    if (row.shared_prefix) return CompareShared(row, exact);
     return WithProgress(step_, [&](auto progress) {
-      return lab::CompareReading(inputs_.engine->pass(), exact, reading, progress);
+      return lab::CompareReading(inputs_.engine->pass(), exact, {.kv = row.kv}, progress);
     });
+  }
+
+  absl::StatusOr<lab::ReadingResult> CompareShared(const lab::AblationRow& row,
+                                                   const lab::ExactReading& exact) {
+    ForwardPass& pass = inputs_.engine->pass();
+    // Whole pages of the first half.
+    const int64_t shared_tokens = static_cast<int64_t>(exact.ids.size()) / 2 /
+                                  ForwardPass::kPageTokens * ForwardPass::kPageTokens;
+    const auto half = absl::MakeConstSpan(exact.ids).subspan(0, static_cast<size_t>(shared_tokens));
+    PAGODA_RETURN_IF_ERROR(StartSharing());
+    PAGODA_RETURN_IF_ERROR(
+        WithProgress(absl::StrCat(step_, ", its first half"), [&](auto progress) {
+          return lab::ReadInto(pass, half,
+                               {.kv = row.kv, .cache = &shared_->writer(), .decode_tokens = 0},
+                               progress);
+        }));
+    PAGODA_RETURN_IF_ERROR(shared_->AwaitEncoded(half));
+    const lab::Reading reading = {.kv = row.kv, .cache = &shared_->reader(shared_tokens)};
+    PAGODA_ASSIGN_OR_RETURN(lab::ReadingResult result, WithProgress(step_, [&](auto progress) {
+                              return lab::CompareReading(pass, exact, reading, progress);
+                            }));
+    if (result.cost.hit_tokens == shared_tokens) return result;
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "row %s: daemon %s served %d of %d tokens: %s", row.name, shared_->address(),
+        result.cost.hit_tokens, shared_tokens,
+        shared_->last_problem().ok()
+            ? "its pages are below what the row reads; raise its ladder, or give it the profile"
+            : shared_->last_problem().message()));
   }
 
   // A daemon of our own is a new one for each row and text: no row finds pages of another.
   absl::Status StartSharing() {
     const bool own = options_.daemon_flag->count() == 0;
     shared_.reset();
-    absl::StatusOr<std::unique_ptr<SharedPrefix>> shared =
-        own ? SharedPrefix::StartOwn(*inputs_.engine, options_.flags.token_count)
-            : SharedPrefix::Connect(*inputs_.engine, options_.connection);
-    if (!shared.ok()) return ExplainError(shared.status(), options_.connection);
-    shared_ = *std::move(shared);
+    PAGODA_ASSIGN_OR_RETURN(
+        shared_, own ? SharedPrefix::StartOwn(*inputs_.engine, options_.flags.token_count, profile_)
+                     : SharedPrefix::Connect(*inputs_.engine, options_.connection));
     return absl::OkStatus();
   }
 
-  template <typename OnProgress>
-  absl::Status Share(const lab::AblationRow& row, const lab::ExactReading& exact,
-                     OnProgress progress) {
-    const auto half = absl::MakeConstSpan(exact.ids).subspan(0, exact.ids.size() / 2);
-    const lab::Reading reading = {.kv = row.kv, .cache = &shared_->cache(), .decode_tokens = 0};
-    PAGODA_RETURN_IF_ERROR(lab::ReadInto(inputs_.engine->pass(), half, reading, progress));
-    return shared_->AwaitEncoded(half);
-  }
-
-  // The laboratory's attention, which decodes nothing and stores nothing.
+  // The laboratory's attention stores nothing: its bytes are reckoned.
   absl::StatusOr<lab::ReadingResult> CompareCoded(const lab::AblationRow& row,
                                                   const lab::ExactReading& exact) {
-    const kernels::PageShape& shape = inputs_.engine->pass().model().page_shape();
+    ForwardPass& pass = inputs_.engine->pass();
+    const kernels::PageShape& shape = pass.model().page_shape();
     PAGODA_ASSIGN_OR_RETURN(const lab::KvCodec codec,
                             lab::MakeKvCodec(row.codec, shape.head_dim, shape.page_tokens));
-    lab::CodedAttention coded(codec, shape, row.kv.window_tokens);
-    const lab::Reading reading = {
-        .kv = row.kv,
-        .attention =
-            [&coded](int32_t layer, int32_t kv_head, const kernels::AttentionParams& params,
-                     kernels::AttentionScratch& scratch) {
-              return coded.Attend(layer, kv_head, params, scratch);
-            },
-        .decode_tokens = 0};
+    const int64_t window_tokens = row.kv.window_tokens;
     PAGODA_ASSIGN_OR_RETURN(lab::ReadingResult result, WithProgress(step_, [&](auto progress) {
-                              return lab::CompareReading(inputs_.engine->pass(), exact, reading,
-                                                         progress);
+                              return lab::CompareCoded(pass, exact, codec, window_tokens, progress);
                             }));
     const auto token_count = static_cast<int64_t>(exact.ids.size()) - 1;
-    result.cost = {.bytes_per_token =
-                       lab::ReckonedBytesPerToken(shape, codec, row.kv.window_tokens, token_count)};
+    result.cost.bytes_per_token =
+        lab::ReckonedBytesPerToken(shape, codec, window_tokens, token_count);
     result.cost.peak_bytes =
         static_cast<int64_t>(result.cost.bytes_per_token * static_cast<double>(token_count));
     return result;
@@ -194,22 +224,24 @@ class Ablation {
   std::vector<AblationSummary> Summaries() const {
     std::vector<std::string> names;
     for (const lab::AblationRow& row : rows_) names.push_back(row.name);
-    return SummarizeAblation(run_, measures_, names, inputs_.names);
+    return SummarizeAblation(run_, Measures(), names, inputs_.names);
   }
 
   absl::Status Report() const {
     const std::vector<AblationSummary> summaries = Summaries();
     const std::string text = absl::StrCat(
         AblationTable(summaries), "\nBy position, all texts\n\n",
-        PositionTable(measures_, summaries),
+        PositionTable(Measures(), summaries),
         "\nbytes/token: the whole sequence at its end, headers, padding, window and tail counted; "
-        "ratio: of raw16 without\npadding. NLL, PPL: change against raw16, paired, with the "
-        "standard error. KL: mean and 99th percentile,\nthousandths of a nat. TTFT: prefill of the "
-        "whole text; tokens/s: decode after it; medians over the texts.\ncomposite is read by the "
-        "laboratory: its bytes are reckoned, without headers.\n");
+        "ratio: of raw16\nwithout padding. NLL, PPL: change against raw16, paired, with the "
+        "standard error. KL: mean and 99th\npercentile, thousandths of a nat. TTFT: prefill of the "
+        "text; tokens/s: decode after it; medians over\nthe texts. shared and all load the first "
+        "half of the text and are scored on the second.\ncomposite is read by the laboratory: its "
+        "bytes are reckoned, without headers.\n");
     PrintText(options_.json, absl::StrCat("\n", text));
     if (!options_.plot.empty()) {
-      const std::vector<QualityPoint> points = AblationPoints(summaries);
+      const std::vector<QualityPoint> points =
+          AblationPoints(summaries, options_.flags.window_tokens);
       PAGODA_RETURN_IF_ERROR(WriteOutput(options_.plot, absl::EndsWith(options_.plot, ".html")
                                                             ? QualityPage(points, text)
                                                             : QualityPlot(points)));
@@ -219,22 +251,22 @@ class Ablation {
 
   const AblateOptions& options_;
   EvalInputs inputs_;
+  const std::optional<LayerProfile> profile_;
   const std::vector<lab::AblationRow> rows_;
   const AblationRun run_;
   std::unique_ptr<SharedPrefix> shared_;  // of the row that is measured
+  std::vector<std::string> digests_;      // of the texts
   std::vector<AblationMeasure> measures_;
   std::string step_;  // what is measured now
 };
 
-// The layers of --profile; none without it.
-absl::StatusOr<std::vector<int32_t>> ProfileLayers(const AblateOptions& options,
-                                                   const Engine& engine) {
-  if (options.profile.empty()) return std::vector<int32_t>();
-  PAGODA_ASSIGN_OR_RETURN(const LayerProfile profile, ReadLayerProfile(options.profile));
+absl::StatusOr<std::optional<LayerProfile>> ReadProfile(const AblateOptions& options,
+                                                        const Engine& engine) {
+  if (options.profile.empty()) return std::nullopt;
+  PAGODA_ASSIGN_OR_RETURN(LayerProfile profile, ReadLayerProfile(options.profile));
   const absl::Status fits = profile.Check(IdentityOf(engine.model_spec()), engine.model_spec());
-  if (!fits.ok())
-    return absl::Status(fits.code(), absl::StrCat(options.profile, ": ", fits.message()));
-  return profile.k_lo_layers;
+  if (fits.ok()) return profile;
+  return absl::Status(fits.code(), absl::StrCat(options.profile, ": ", fits.message()));
 }
 
 // The rows that were asked for, raw16 first: the others are compared with it.
@@ -262,20 +294,28 @@ absl::Status RunAblate(const AblateOptions& options) {
   CatchInterrupts();
   PAGODA_ASSIGN_OR_RETURN(EvalInputs inputs,
                           LoadEvalInputs(options.flags, TextStream(options.json)));
-  lab::AblationPlan plan = {.window_tokens = options.flags.window_tokens,
-                            .q8_tokens = options.q8_tokens,
-                            .shared_prefix = !options.in_process,
-                            .grid_windows = options.windows};
-  PAGODA_ASSIGN_OR_RETURN(plan.k_lo_layers, ProfileLayers(options, *inputs.engine));
+  const kernels::PageShape shape = inputs.engine->pass().model().page_shape();
+  lab::AblationPlan plan;
+  plan.window_tokens = options.flags.window_tokens;
+  plan.q8_tokens = options.q8_tokens;
+  plan.shared_prefix = !options.in_process;
+  plan.composite = shape.head_dim <= lab::CodedAttention::kHeadDimMax;
+  plan.grid_windows = options.windows;
+  PAGODA_ASSIGN_OR_RETURN(std::optional<LayerProfile> profile,
+                          ReadProfile(options, *inputs.engine));
+  if (profile.has_value()) plan.k_lo_layers = profile->k_lo_layers;
   PAGODA_ASSIGN_OR_RETURN(std::vector<lab::AblationRow> rows, ChosenRows(options, plan));
-  const kernels::PageShape& shape = inputs.engine->pass().model().page_shape();
   AblationRun run = {
       .model = IdentityOf(inputs.engine->model_spec()).hex(),
-      .settings =
-          absl::StrFormat("%d tokens, window %d, q8 to %d, K lo in [%s]", options.flags.token_count,
-                          plan.window_tokens, plan.q8_tokens, absl::StrJoin(plan.k_lo_layers, " ")),
+      .settings = absl::StrFormat("%d tokens, window %d, q8 to %d, K lo in [%s], %s",
+                                  options.flags.token_count, plan.window_tokens, plan.q8_tokens,
+                                  absl::StrJoin(plan.k_lo_layers, " "),
+                                  options.in_process                  ? "no daemon"
+                                  : options.daemon_flag->count() == 0 ? "own daemon"
+                                                                      : options.connection.daemon),
       .raw16_bytes_per_token = 4.0 * shape.layer_count * shape.head_count * shape.head_dim};
-  return Ablation(options, std::move(inputs), std::move(rows), std::move(run)).Run();
+  return Ablation(options, std::move(inputs), std::move(profile), std::move(rows), std::move(run))
+      .Run();
 }
 
 std::string CheckAblate(const AblateOptions& options) {
@@ -284,6 +324,10 @@ std::string CheckAblate(const AblateOptions& options) {
   }
   if (options.in_process && options.daemon_flag->count() > 0) {
     return "--in-process uses no daemon, --daemon names one; leave out one of them";
+  }
+  if (!options.plot.empty() && !absl::EndsWith(options.plot, ".svg") &&
+      !absl::EndsWith(options.plot, ".html")) {
+    return absl::StrCat("--plot ", options.plot, ": name a file that ends in .svg or .html");
   }
   return CheckEvalFlags(options.flags);
 }
@@ -303,16 +347,19 @@ void AddEvalAblateCommand(CommandLine& commands, CLI::App* eval) {
       "  profile     q4, and K keeps its lo plane in the layers of --profile\n"
       "  composite   raw16 for the last --q8-tokens, 2 bits of the same code beyond (quality "
       "only)\n"
-      "  shared      q4, the first half of the text from a daemon that keeps it at q8\n"
-      "  all         ladder, profile and shared\n"
+      "  shared      q4, the first half of the text from a daemon that keeps it at q8; scored on\n"
+      "              the second half\n"
+      "  all         ladder, profile and shared, as far as the flags allow them\n"
       "  q4 w512     q4 with that window\n\n"
       "TTFT and tokens/s are wall times: they need an idle machine. About 15 minutes on two cores\n"
       "for the 135M model.\n\n"
-      "Example: pagoda eval ablate --json ablate.json --resume --plot ablate.html\n"
+      "Example: pagoda eval ablate --profile deploy/profiles/smollm2-135m-instruct.yaml \\\n"
+      "           --json ablate.json --resume --plot ablate.html\n"
       "         pagoda eval ablate --rows q4,ladder --text legal --tokens 8000\n\n"
       "JSON keys: model, settings, raw16_bytes_per_token, rows[] {name, bytes_per_token, ratio,\n"
       "  peak_bytes, nll_delta_pct, nll_delta_se, ppl_delta_pct, kl_mean, kl_p99, top1, ttft_ms,\n"
-      "  decode_tps}, measured[] {row, text, ..., windows[] [begin, end, nll, exact_nll]}\n");
+      "  decode_tps, hit_tokens}, measured[] {row, text, ..., windows[] [begin, end, nll, "
+      "exact_nll]}\n");
   AddEvalFlags(*app, options->flags);
   app->add_option("--q8-tokens", options->q8_tokens, "most recent tokens at q8 in the ladder")
       ->type_name("N")

@@ -19,6 +19,7 @@ absl::StatusOr<std::unique_ptr<SelfDaemon>> SelfDaemon::Start(const SelfDaemonOp
   server.host.capacity_bytes = options.host_bytes;
   server.ssd.enabled = options.ssd;
   server.ladder.standard = options.ladder;
+  server.ladder.profiles = options.profiles;
   server.policies = options.policies;
   PAGODA_ASSIGN_OR_RETURN(self->server_, Server::Start(server));
   return self;

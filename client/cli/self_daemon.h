@@ -5,11 +5,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "client/cli/temp_folder.h"
+#include "kernels/layer_profile.h"
 #include "storage/base/precision.h"
 #include "storage/store_policies.h"
 
@@ -26,6 +28,7 @@ struct SelfDaemonOptions {
   int64_t host_bytes = int64_t{1} << 30;
   bool ssd = false;
   Precision ladder = Precision::kRaw16;
+  std::map<std::string, LayerProfile> profiles = {};  // by ModelSpec.model
   StorePolicies policies;
 };
 

@@ -1,6 +1,7 @@
 #include "client/lab/ablation.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 
@@ -29,18 +30,23 @@ std::vector<AblationRow> AblationRows(const AblationPlan& plan) {
     rows.push_back(Row("profile", Precision::kQ4, window));
     rows.back().kv.k_lo_layers = plan.k_lo_layers;
   }
-  rows.push_back(Row("composite", Precision::kRaw16, std::max(window, plan.q8_tokens)));
-  rows.back().codec = "e22";
+  if (plan.composite) {
+    rows.push_back(Row("composite", Precision::kRaw16, std::max(window, plan.q8_tokens)));
+    rows.back().codec = "e22";
+  }
   if (plan.shared_prefix) {
     rows.push_back(Row("shared", Precision::kQ4, window));
     rows.back().shared_prefix = true;
   }
-  rows.push_back(Row("all", Precision::kQ4, window));
-  rows.back().kv.k_lo_layers = plan.k_lo_layers;
-  rows.back().kv.q8_tokens = has_ladder ? plan.q8_tokens : 0;
-  rows.back().shared_prefix = plan.shared_prefix;
+  if (int{has_ladder} + int{!plan.k_lo_layers.empty()} + int{plan.shared_prefix} >= 2) {
+    rows.push_back(Row("all", Precision::kQ4, window));
+    rows.back().kv.k_lo_layers = plan.k_lo_layers;
+    rows.back().kv.q8_tokens = has_ladder ? plan.q8_tokens : 0;
+    rows.back().shared_prefix = plan.shared_prefix;
+  }
+  const std::set<int64_t> grid_windows(plan.grid_windows.begin(), plan.grid_windows.end());
   for (const Precision precision : {Precision::kQ8, Precision::kQ4}) {
-    for (const int64_t grid_window : plan.grid_windows) {
+    for (const int64_t grid_window : grid_windows) {
       if (grid_window == window) continue;
       rows.push_back(
           Row(absl::StrCat(PrecisionName(precision), " w", grid_window), precision, grid_window));

@@ -9,7 +9,7 @@
 //               laboratory's attention: the product stores no such page yet, so its bytes are
 //               reckoned and its times left out.
 //   shared      q4, the first half of the text from a prefix cache: a daemon that keeps q8
-//   all         ladder, profile and shared
+//   all         ladder, profile and shared, as far as they are there
 //   q4 w512     q4 with that window
 //
 // Units      tokens, bytes
@@ -39,10 +39,11 @@ struct AblationPlan {
   int64_t q8_tokens = 1024;
   std::vector<int32_t> k_lo_layers = {};  // of the profile; empty: no rows that need one
   bool shared_prefix = true;              // there is a cache
+  bool composite = true;                  // the laboratory can read heads of this width
   std::vector<int64_t> grid_windows = {0, 128, 512, 1024, 2048};
 };
 // raw16 is always first. No two rows read alike: of the grid, windows that are the plan's own are
-// left out.
+// left out, and all where less than two features would go together.
 std::vector<AblationRow> AblationRows(const AblationPlan& plan);
 
 // Of a sequence whose window is raw16 and all else of `codec`, without headers and padding.

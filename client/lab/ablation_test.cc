@@ -45,7 +45,9 @@ TEST(Ablation, Rows) {
 
 TEST(Ablation, RowsThatNothingAsksForAreLeftOut) {
   EXPECT_EQ(Names({.q8_tokens = 128, .shared_prefix = false, .grid_windows = {128}}),
-            (std::vector<std::string>{"raw16", "q8", "q4", "composite", "all"}));
+            (std::vector<std::string>{"raw16", "q8", "q4", "composite"}));
+  EXPECT_EQ(Names({.shared_prefix = false, .composite = false, .grid_windows = {64, 64}}),
+            (std::vector<std::string>{"raw16", "q8", "q4", "ladder", "q8 w64", "q4 w64"}));
   const std::vector<std::string> names = Names({});
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
 }

@@ -1,5 +1,6 @@
 #include "client/lab/decode_run.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -62,7 +63,9 @@ class DecodedScores {
     reference_nll_[index] = reference.NllOf(target);
     reference.Score(logits, target, index, scores_);
   }
-  QualitySummary Summary() const { return SummarizeQuality(scores_, reference_nll_, 0); }
+  QualitySummary Summary(int64_t first_scored) const {
+    return SummarizeQuality(scores_, reference_nll_, first_scored);
+  }
 
  private:
   PositionScores scores_;
@@ -116,9 +119,12 @@ absl::StatusOr<DecodeComparison> CompareDecode(ForwardPass& pass, const ExactRea
     of_integers.Score(reference, row(integers), target, index);
     between.Score(ReferenceLogits(row(floats)), row(integers), target, index);
   }
-  return DecodeComparison{.floats = of_floats.Summary(),
-                          .integers = of_integers.Summary(),
-                          .between = between.Summary()};
+  // Rounding down to a page may have reached positions that read no codes.
+  const int64_t first_scored =
+      std::max<int64_t>(0, exact.window_tokens + kernels::kSinkTokens - first);
+  return DecodeComparison{.floats = of_floats.Summary(first_scored),
+                          .integers = of_integers.Summary(first_scored),
+                          .between = between.Summary(first_scored)};
 }
 
 }  // namespace pagoda::lab

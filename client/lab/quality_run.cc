@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -103,7 +102,6 @@ class TextReader {
       cache_->Advance(sequence_.token_count());
     }
     cost_.ttft_seconds += Now() - start;
-    cost_.peak_bytes = std::max(cost_.peak_bytes, sequence_.stored_bytes());
     return count;
   }
 
@@ -112,15 +110,24 @@ class TextReader {
     double start = Now();
     pass_.LastLogits(absl::MakeSpan(logits));
     cost_.ttft_seconds += Now() - start;
+    const int64_t room = sequence_.options().token_count_max - sequence_.token_count();
+    // As the next token will find it, wherever the last chunk ended.
+    const int64_t next_page = sequence_.full_page_count();
+    if (room > 0) sequence_.Prepare(next_page, next_page, pass_.pool());
     cost_.bytes_per_token = static_cast<double>(sequence_.stored_bytes()) /
                             static_cast<double>(sequence_.token_count());
-    const int64_t room = sequence_.options().token_count_max - sequence_.token_count();
+    cost_.peak_bytes = sequence_.peak_bytes();
     const int64_t count = std::min(decode_tokens_, room);
     if (count == 0) return absl::OkStatus();
+    std::vector<uint32_t> ids(ids_.begin(), ids_.end());
     start = Now();
     for (int64_t i = 0; i < count; ++i) {
-      PAGODA_RETURN_IF_ERROR(pass_.DecodeStep(ArgMax(logits), sequence_));
+      ids.push_back(ArgMax(logits));
+      PAGODA_RETURN_IF_ERROR(pass_.DecodeStep(ids.back(), sequence_));
       pass_.LastLogits(absl::MakeSpan(logits));
+      if (sequence_.token_count() % kPageTokens != 0) continue;
+      const auto page_ids = absl::MakeConstSpan(ids).last(kPageTokens);
+      PAGODA_RETURN_IF_ERROR(pass_.RecomputePage(page_ids, sequence_));
     }
     cost_.decode_tokens_per_second = static_cast<double>(count) / (Now() - start);
     return absl::OkStatus();
@@ -215,23 +222,6 @@ class Comparison {
   std::vector<float> logits_;
 };
 
-// Attention through `codec`, which lives in `coded`.
-absl::StatusOr<ForwardPass::Attention> Coded(const ForwardPass& pass, const ExactReading& exact,
-                                             const KvCodec& codec,
-                                             std::optional<CodedAttention>& coded) {
-  const kernels::PageShape& shape = pass.model().page_shape();
-  if (shape.head_dim > CodedAttention::kHeadDimMax) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "lab: codec %s on heads of %d channels, at most %d; q8 and q4 have no such limit",
-        codec.name, shape.head_dim, CodedAttention::kHeadDimMax));
-  }
-  coded.emplace(codec, shape, exact.window_tokens);
-  return [&coded](int32_t layer, int32_t kv_head, const kernels::AttentionParams& params,
-                  kernels::AttentionScratch& scratch) {
-    return coded->Attend(layer, kv_head, params, scratch);
-  };
-}
-
 }  // namespace
 
 absl::StatusOr<ExactReading> ReadExactly(ForwardPass& pass, std::vector<uint32_t> ids,
@@ -278,18 +268,42 @@ ReadingResult ResultOf(ForwardPass& pass, const ExactReading& exact) {
           .cost = exact.cost};
 }
 
+absl::StatusOr<ReadingResult> CompareCoded(ForwardPass& pass, const ExactReading& exact,
+                                           const KvCodec& codec, int64_t window_tokens,
+                                           Progress progress) {
+  const kernels::PageShape& shape = pass.model().page_shape();
+  if (shape.head_dim > CodedAttention::kHeadDimMax) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "lab: codec %s on heads of %d channels, at most %d; q8 and q4 have no such limit",
+        codec.name, shape.head_dim, CodedAttention::kHeadDimMax));
+  }
+  CodedAttention coded(codec, shape, window_tokens);
+  const Reading reading = {
+      .kv = {.window_tokens = window_tokens},
+      .attention =
+          [&coded](int32_t layer, int32_t kv_head, const kernels::AttentionParams& params,
+                   kernels::AttentionScratch& scratch) {
+            return coded.Attend(layer, kv_head, params, scratch);
+          },
+      .decode_tokens = 0};
+  PAGODA_ASSIGN_OR_RETURN(ReadingResult result, CompareReading(pass, exact, reading, progress));
+  result.cost = {};
+  return result;
+}
+
 absl::StatusOr<QualitySummary> CompareCodec(ForwardPass& pass, const ExactReading& exact,
                                             const KvCodec& codec, Progress progress) {
-  Reading reading = {.kv = {.window_tokens = exact.window_tokens}, .decode_tokens = 0};
-  std::optional<CodedAttention> coded;
+  absl::StatusOr<ReadingResult> result;
   if (codec.product.has_value()) {
-    reading.kv.precision = *codec.product;
+    const Reading reading = {
+        .kv = {.precision = *codec.product, .window_tokens = exact.window_tokens},
+        .decode_tokens = 0};
+    result = CompareReading(pass, exact, reading, progress);
   } else {
-    PAGODA_ASSIGN_OR_RETURN(reading.attention, Coded(pass, exact, codec, coded));
+    result = CompareCoded(pass, exact, codec, exact.window_tokens, progress);
   }
-  PAGODA_ASSIGN_OR_RETURN(const ReadingResult result,
-                          CompareReading(pass, exact, reading, progress));
-  return result.quality;
+  PAGODA_RETURN_IF_ERROR(result.status());
+  return result->quality;
 }
 
 absl::StatusOr<QualitySummary> ComparePlanes(ForwardPass& pass, const ExactReading& exact,

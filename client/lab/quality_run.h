@@ -35,13 +35,13 @@ struct Reading {
   KvOptions kv;                                // token_count_max is the model's context
   ForwardPass::Attention attention = nullptr;  // null: the product's
   PrefixCache* cache = nullptr;                // loads what it has and is shown every page
-  int64_t decode_tokens = 32;                  // decoded after the text, for their speed; may be 0
+  int64_t decode_tokens = 64;                  // decoded after the text, for their speed; may be 0
 };
 
 struct ReadingCost {
-  double bytes_per_token = 0;  // of the whole sequence at its end, headers and padding counted
-  int64_t peak_bytes = 0;      // most at the end of any chunk
-  double ttft_seconds = 0;     // loading, prefill of all positions, one row of logits
+  double bytes_per_token = 0;           // of the whole sequence once the next token's page is there
+  int64_t peak_bytes = 0;               // KvSequence::peak_bytes()
+  double ttft_seconds = 0;              // loading, prefill of all positions, one row of logits
   double decode_tokens_per_second = 0;  // after them, greedy; 0: none were
   int64_t hit_tokens = 0;               // that the cache had
 };
@@ -75,6 +75,11 @@ absl::Status ReadInto(ForwardPass& pass, absl::Span<const uint32_t> ids, const R
 // `reading` may have another window than the exact reading; scored are the same positions.
 absl::StatusOr<ReadingResult> CompareReading(ForwardPass& pass, const ExactReading& exact,
                                              const Reading& reading, Progress progress);
+// Beyond that window through a codec of the laboratory, which stores and decodes nothing: no cost.
+// REQUIRES: a codec with round trips.
+absl::StatusOr<ReadingResult> CompareCoded(ForwardPass& pass, const ExactReading& exact,
+                                           const KvCodec& codec, int64_t window_tokens,
+                                           Progress progress);
 // The exact reading beside itself: no differences.
 ReadingResult ResultOf(ForwardPass& pass, const ExactReading& exact);
 

@@ -134,7 +134,8 @@ TEST_F(QualityRun, AWiderWindowAndALadderCostBytesAndGainQuality) {
   EXPECT_LT(wide.quality.mean_kl, narrow.quality.mean_kl);
   EXPECT_GT(ladder.cost.bytes_per_token, narrow.cost.bytes_per_token);
   EXPECT_GT(wide.cost.bytes_per_token, ladder.cost.bytes_per_token);
-  EXPECT_GE(wide.cost.peak_bytes, ladder.cost.peak_bytes);
+  // While a page is encoded it is there twice.
+  EXPECT_GT(static_cast<double>(narrow.cost.peak_bytes), 500 * narrow.cost.bytes_per_token);
 }
 
 TEST_F(QualityRun, ASharedPrefixIsNeitherComputedNorScored) {

@@ -6,6 +6,7 @@
 //                                            --window 128, --isa avx2 (of attention)
 #include <benchmark/benchmark.h>
 
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -157,10 +158,22 @@ int Main(int argc, char** argv) {
   PAGODA_CHECK(precision.ok());
   kv.precision = *precision;
   PAGODA_CHECK(absl::SimpleAtoi(TakeFlag("--window", "256", &argc, argv), &kv.window_tokens));
+  if (kv.precision != Precision::kRaw16 && kv.window_tokens < 2 * kDecodeTokens) {
+    std::fprintf(stderr, "forward_bench: --window %lld, at least %lld: decode goes back that far\n",
+                 static_cast<long long>(kv.window_tokens),
+                 static_cast<long long>(2 * kDecodeTokens));
+    return 2;
+  }
   const std::string isa = TakeFlag("--isa", kernels::AvailableIsas().front(), &argc, argv);
   PAGODA_CHECK(kernels::UseIsa(isa).ok());
   benchmark::Initialize(&argc, argv);
   Setup setup = MakeSetup(path, threads, tokens, kv);
+  const int64_t tokens_max = setup.kv.token_count_max - kDecodeTokens;
+  if (tokens < 1 || tokens > tokens_max) {
+    std::fprintf(stderr, "forward_bench: --tokens %lld, expected 1 to %lld for this model\n",
+                 static_cast<long long>(tokens), static_cast<long long>(tokens_max));
+    return 2;
+  }
   benchmark::RegisterBenchmark("prefill", BenchPrefill, &setup)->UseRealTime();
   benchmark::RegisterBenchmark("decode", BenchDecode, &setup)->UseRealTime();
   benchmark::RunSpecifiedBenchmarks();

@@ -159,6 +159,7 @@ void KvSequence::Prepare(int64_t first_query_page, int64_t last_query_page, Thre
     pages_.push_back(std::move(page));
   }
   EncodePages(encoded_count, pool);
+  peak_bytes_ = std::max(peak_bytes_, stored_bytes());
   FreeRaw(EncodedPageCount(first_query_page));
   FreeLo(AgedPageCount(first_query_page));
   for (int64_t page = first_query_page; page <= last_query_page; ++page) {

@@ -41,7 +41,8 @@ struct KvOptions {
   Precision precision = Precision::kRaw16;  // kRaw16, kQ8 or kQ4
   int64_t window_tokens = 256;              // most recent tokens kept raw; >= 0
   int64_t token_count_max = 8192;           // the sequence's limit, usually the model's context
-  // q4 only: most recent tokens that are read at q8 at least. 0, or within the window: none.
+  // q4 only: most recent tokens that are read at q8 at least. 0, or within the window: none. Pages
+  // that were computed over q4 alone are loaded all the same: their fidelity is q4.
   int64_t q8_tokens = 0;
   std::vector<int32_t> k_lo_layers = {};  // of the model's layer profile; used at q4 alone
 };
@@ -125,6 +126,8 @@ class KvSequence {
 
   // Bytes of all pages as they stand, headers, padding and the whole of the last page counted.
   int64_t stored_bytes() const;
+  // The most that it was so far: while pages leave the window they are there in both forms.
+  int64_t peak_bytes() const { return peak_bytes_; }
   // What a token takes in raw16, without any padding.
   int64_t raw16_bytes_per_token() const;
 
@@ -160,6 +163,7 @@ class KvSequence {
   KvOptions options_;
   FetchEncoded fetch_encoded_;
   int64_t token_count_ = 0;
+  int64_t peak_bytes_ = 0;
   int64_t freed_page_count_ = 0;  // pages [0, this) are raw no more
   int64_t aged_page_count_ = 0;   // pages [0, this) have no lo planes that nobody reads
   std::vector<Page> pages_;

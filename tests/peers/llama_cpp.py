@@ -10,8 +10,8 @@ Needs     an idle machine; the release build; llama.cpp from the wheel `xllamacp
             venv/bin/python tests/peers/llama_cpp.py --threads 1,2
 Pairs     raw16 = f16, with flash attention and without; q8 = q8_0 and q4 = q4_0, which need it.
           llama.cpp quantizes every token, the worker all but a window of 128.
-Method    for each pair llama.cpp and the worker one after the other; medians of --rounds runs of 32
-          tokens each. llama.cpp keeps the prompt between its runs. The instruction sets are those
+Method    for each pair llama.cpp and the worker one after the other; of decode medians of --rounds
+          runs of 32 tokens, of prefill one run. llama.cpp keeps the prompt between its runs. The instruction sets are those
           that each picks: the wheel knows AVX2, the worker's attention AVX-512 too (--isa avx2).
 """
 import argparse
@@ -67,7 +67,8 @@ def llama_times(xllamacpp, args, kind, flash, threads):
                               if flash else modes.LLAMA_FLASH_ATTN_TYPE_DISABLED)
     params.verbosity = -1
     server = xllamacpp.Server(params)
-    ids = [random.Random(1).randrange(100, 40000) for _ in range(args.tokens)]
+    draw = random.Random(1)
+    ids = [draw.randrange(100, 40000) for _ in range(args.tokens)]
     decode = {}
     prefill = 0.0
     for count in (args.tokens, SHORT_TOKENS):
