@@ -135,12 +135,23 @@ absl::Status EvictPages(ServiceContext& context, const v1::PageFilter& wire,
   return absl::OkStatus();
 }
 
+void FillLadder(const Ladder& ladder, v1::ModelStatus& status) {
+  status.set_ladder(ToWire(ladder.fresh));
+  v1::LadderSteps& steps = *status.mutable_steps();
+  if (ladder.idle.has_value()) {
+    steps.set_idle(ToWire(*ladder.idle));
+    steps.set_idle_after_seconds(absl::ToDoubleSeconds(ladder.idle_after));
+  }
+  if (ladder.pressure.has_value()) steps.set_pressure(ToWire(*ladder.pressure));
+  if (ladder.ssd.has_value()) steps.set_ssd(ToWire(*ladder.ssd));
+}
+
 void ListModels(ServiceContext& context, v1::ListModelsResponse& response) {
   absl::flat_hash_map<Identity, v1::ModelStatus> models;
   for (const KnownModel& model : context.models.All()) {
     v1::ModelStatus& status = models[model.identity];
     status.set_model(model.spec.model);
-    status.set_ladder(ToWire(model.ladder));
+    FillLadder(model.ladder, status);
     status.set_page_tokens(model.page_tokens);
     for (const int32_t layer : model.k_lo_layers) {
       status.add_k_lo_layers(static_cast<uint32_t>(layer));
@@ -157,7 +168,7 @@ void ListModels(ServiceContext& context, v1::ListModelsResponse& response) {
   for (auto& [identity, status] : models) {
     status.set_identity(std::string(identity.view()));
     if (status.ladder() == v1::PRECISION_UNSPECIFIED) {
-      status.set_ladder(ToWire(context.models.LadderOf(identity)));
+      FillLadder(context.models.LadderOf(identity), status);
     }
     *response.add_models() = std::move(status);
   }

@@ -1,5 +1,8 @@
 #include "cache-server/config_file.h"
 
+#include <optional>
+
+#include "absl/strings/str_cat.h"
 #include "kernels/layer_profile.h"
 #include "storage/base/status_macros.h"
 #include "storage/base/yaml_section.h"
@@ -77,12 +80,49 @@ void ReadSsd(YamlSection section, SsdSettings& ssd, StorePolicies& policies) {
   section.Finish();
 }
 
+// A step that is not lower than the one before it would never be taken.
+void ReadStep(YamlSection& section, absl::string_view key, Precision above,
+              std::optional<Precision>& step) {
+  Precision precision = Precision::kNone;
+  section.Ladder(key, precision);
+  if (!section.Has(key)) return;
+  step = precision;
+  if (precision >= above) {
+    section.Refuse(key, absl::StrCat("a precision below fresh, which is ", PrecisionName(above)));
+  }
+}
+
+// `ladder: q8`, or its steps in a map.
+void ReadLadder(YamlSection& parent, Ladder& ladder) {
+  if (!parent.HasMap("ladder")) {
+    Precision precision = ladder.fresh;
+    parent.Ladder("ladder", precision);
+    if (parent.Has("ladder")) ladder = precision;
+    return;
+  }
+  ladder = Ladder();
+  YamlSection section = parent.Section("ladder");
+  section.Ladder("fresh", ladder.fresh);
+  ReadStep(section, "pressure", ladder.fresh, ladder.pressure);
+  ReadStep(section, "ssd", ladder.fresh, ladder.ssd);
+  YamlSection idle = section.Section("idle");
+  if (section.Has("idle")) {
+    ladder.idle_after = absl::ZeroDuration();
+    idle.Time("after", ladder.idle_after, absl::Seconds(1), absl::Hours(24 * 365));
+    ReadStep(idle, "precision", ladder.fresh, ladder.idle);
+    if (!idle.Has("after")) idle.Refuse("after", "a time, as in 10m");
+    if (!idle.Has("precision")) idle.Refuse("precision", "q8 or q4");
+  }
+  idle.Finish();
+  section.Finish();
+}
+
 void ReadModels(YamlSection section, LadderOptions& ladder) {
   for (const std::string& name : section.Names()) {
     YamlSection model = section.Section(name);
-    Precision precision = ladder.standard;
-    model.Ladder("ladder", precision);
-    if (model.Has("ladder")) ladder.models[name] = precision;
+    Ladder own = ladder.standard;
+    ReadLadder(model, own);
+    if (model.Has("ladder")) ladder.models[name] = own;
     std::string profile;
     model.String("profile", profile);
     if (!profile.empty()) {
@@ -126,7 +166,7 @@ absl::Status ReadConfigFile(const std::string& path, ServerOptions& options) {
   ReadSsd(root.Section("ssd"), options.ssd, policies);
   ReadHotPin(root.Section("hot_pin"), policies.hot_pin);
   ReadFloors(root.Section("floors"), policies);
-  root.Ladder("ladder", options.ladder.standard);
+  ReadLadder(root, options.ladder.standard);
   ReadModels(root.Section("models"), options.ladder);
   ReadPrefetch(root.Section("prefetch"), options.prefetch);
   ReadLimits(root.Section("limits"), options.limits);

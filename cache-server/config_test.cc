@@ -66,12 +66,33 @@ TEST(ConfigFileTest, ModelsHaveLayerProfiles) {
       StatusIs(absl::StatusCode::kInvalidArgument, "models.a.profile: /none.yaml: no such"));
 }
 
+TEST(ConfigFileTest, LaddersHaveSteps) {
+  TempDir dir;
+  ServerOptions options;
+  PAGODA_ASSERT_OK(ReadConfigFile(
+      WriteFile(dir,
+                "ladder:\n  fresh: q8\n  idle: {after: 10m, precision: q4}\n  pressure: q4\n"
+                "  ssd: q4\nmodels:\n  a: {ladder: {fresh: raw16, ssd: q8}}\n  b: {ladder: q4}\n"
+                "  c: {ladder: {idle: {after: 90s, precision: q4}}}\n"),
+      options));
+  EXPECT_EQ(LadderText(options.ladder.standard), "q8, idle 10m q4, pressure q4, ssd q4");
+  // A model's ladder stands for itself.
+  EXPECT_EQ(LadderText(options.ladder.models.at("a")), "raw16, ssd q8");
+  EXPECT_EQ(LadderText(options.ladder.models.at("b")), "q4");
+  EXPECT_EQ(LadderText(options.ladder.models.at("c")), "q8, idle 1m30s q4");
+  EXPECT_EQ(options.ladder.ShortestIdle(), absl::Seconds(90));
+  EXPECT_TRUE(options.ladder.HasPressure());
+  ServerOptions plain;
+  EXPECT_EQ(plain.ladder.ShortestIdle(), absl::InfiniteDuration());
+  EXPECT_FALSE(plain.ladder.HasPressure());  // a step that nobody asked for is not taken
+}
+
 TEST(ConfigFileTest, ModelsHaveLaddersOfTheirOwn) {
   TempDir dir;
   ServerOptions options;
   PAGODA_ASSERT_OK(ReadConfigFile(
       WriteFile(dir, "ladder: raw16\nmodels: {a/b-1.5: {ladder: q4}, other: {}}\n"), options));
-  const std::map<std::string, Precision> expected = {{"a/b-1.5", Precision::kQ4}};
+  const std::map<std::string, Ladder> expected = {{"a/b-1.5", Precision::kQ4}};
   EXPECT_EQ(options.ladder.models, expected);
   EXPECT_EQ(options.ladder.standard, Precision::kRaw16);
 }
@@ -118,6 +139,15 @@ TEST(ConfigFileTest, EveryMistakeNamesItsPlaceAndTheRemedy) {
       {"ladder: q2", {"ladder", "'q2'", "raw16, q8 or q4"}},
       {"models: {a: {ladder: x}}", {"models.a.ladder", "'x'", "raw16, q8 or q4"}},
       {"models: {a: {laddr: q8}}", {"models.a.laddr", "did you mean ladder?"}},
+      {"ladder: [q8]", {"ladder", "a list", "raw16, q8 or q4"}},
+      {"ladder: {fresh: q9}", {"ladder.fresh", "'q9'", "raw16, q8 or q4"}},
+      {"ladder: {presure: q4}", {"ladder.presure", "did you mean pressure?"}},
+      {"ladder: {pressure: q8}", {"ladder.pressure", "'q8'", "below fresh, which is q8"}},
+      {"ladder: {fresh: q4, ssd: q4}", {"ladder.ssd", "'q4'", "below fresh, which is q4"}},
+      {"ladder: {idle: q4}", {"ladder.idle", "'q4'", "a map"}},
+      {"ladder: {idle: {after: 10m}}", {"ladder.idle.precision", "absent", "q8 or q4"}},
+      {"ladder: {idle: {precision: q4}}", {"ladder.idle.after", "absent", "as in 10m"}},
+      {"ladder: {idle: {after: 600, precision: q4}}", {"ladder.idle.after", "'600'", "as in 90s"}},
       {"models: {a: q8}", {"models.a", "'q8'", "a map"}},
       {"page_tokens: 8", {"page_tokens", "'8'", "32 to 256"}},
       {"page_tokens: [1]", {"page_tokens", "a list"}},

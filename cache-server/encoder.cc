@@ -1,5 +1,7 @@
 #include "cache-server/encoder.h"
 
+#include <algorithm>
+
 #include "cache-server/page_encoding.h"
 #include "storage/base/log.h"
 #include "storage/base/status_macros.h"
@@ -94,7 +96,7 @@ void Encoder::ConsiderAgain(const std::vector<PageRef>& pages) {
   for (const PageRef& page : pages) Consider(page);
 }
 
-void Encoder::Consider(const PageRef& page) {
+void Encoder::Consider(const PageRef& page, absl::Duration idle) {
   absl::MutexLock lock(&queue_mutex_);
   if (stopped_ || queued_.contains(page.record)) return;
   if (queue_.size() >= options_.queue_pages_max) {
@@ -103,26 +105,54 @@ void Encoder::Consider(const PageRef& page) {
     return;
   }
   queued_.insert(page.record);
-  queue_.push_back(page);
+  queue_.push_back({page, idle});
+}
+
+int64_t Encoder::PressureGain(const HostPage& page) const {
+  const Identity& identity = page.header().identity;
+  const Ladder ladder = models_.LadderOf(identity);
+  if (!ladder.pressure.has_value()) return 0;
+  const PageNeed need = NeedOf(page.header().record);
+  const Precision target = TargetPrecision(need, ladder, absl::ZeroDuration(), /*pressure=*/true);
+  if (need.in_window || target >= page.precision()) return 0;
+  const absl::StatusOr<PageHeader> lower =
+      PlanAtPrecision(page, target, models_.KLoLayersOf(identity));
+  return lower.ok() ? std::max<int64_t>(0, page.bytes() - lower->stored_bytes()) : 0;
+}
+
+std::vector<int64_t> Encoder::Shed(absl::Span<const HostPagePtr> pages) {
+  std::vector<int64_t> gains;
+  for (const HostPagePtr& page : pages) gains.push_back(PressureGain(*page));
+  absl::MutexLock lock(&queue_mutex_);
+  for (size_t i = 0; i < pages.size(); ++i) {
+    if (stopped_ || pressed_.size() >= options_.queue_pages_max) gains[i] = 0;
+    if (gains[i] == 0) continue;
+    const PageHeader& header = pages[i]->header();
+    pressed_.push_back({{header.record, header.scope}, absl::ZeroDuration(), /*pressure=*/true});
+  }
+  return gains;
 }
 
 int64_t Encoder::ConsiderAll(const std::optional<Identity>& identity) {
   int64_t count = 0;
   store_.ForEachPage([&](const PageInfo& page) {
     if (!page.in_host || (identity.has_value() && page.identity != *identity)) return;
-    if (page.precision <= models_.LadderOf(page.identity) && !page.dirty) return;
-    Consider({page.record, page.scope});
+    const Precision target =
+        TargetPrecision(PageNeed{}, models_.LadderOf(page.identity), page.idle);
+    if (page.precision <= target && !page.dirty) return;
+    Consider({page.record, page.scope}, page.idle);
     ++count;
   });
   return count;
 }
 
 void Encoder::Tick() {
-  if (!scan_wanted_.load(std::memory_order_relaxed)) return;
+  absl::Duration period = options_.idle_scan_period;
+  if (scan_wanted_.load(std::memory_order_relaxed)) period = std::min(period, options_.scan_period);
   {
     absl::MutexLock lock(&queue_mutex_);
     const absl::Duration now = clock_.Monotonic();
-    if (now - last_scan_ < options_.scan_period) return;
+    if (now - last_scan_ < period) return;
     if (queue_.size() > options_.queue_pages_max / 2) return;
     last_scan_ = now;
   }
@@ -132,13 +162,13 @@ void Encoder::Tick() {
 
 int64_t Encoder::queued_count() const {
   absl::MutexLock lock(&queue_mutex_);
-  return static_cast<int64_t>(queue_.size());
+  return static_cast<int64_t>(queue_.size() + pressed_.size());
 }
 
 bool Encoder::AwaitIdle(absl::Duration timeout) const {
   absl::MutexLock lock(&queue_mutex_);
   const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(queue_mutex_) {
-    return queue_.empty() && working_ == 0;
+    return queue_.empty() && pressed_.empty() && working_ == 0;
   };
   return queue_mutex_.AwaitWithTimeout(absl::Condition(&idle), timeout);
 }
@@ -148,6 +178,7 @@ void Encoder::Stop() {
     absl::MutexLock lock(&queue_mutex_);
     stopped_ = true;
     queue_.clear();
+    pressed_.clear();
     queued_.clear();
   }
   for (std::thread& thread : threads_) thread.join();
@@ -156,34 +187,38 @@ void Encoder::Stop() {
 
 void Encoder::Run() {
   while (true) {
-    PageRef page;
+    Work work;
     {
       absl::MutexLock lock(&queue_mutex_);
       const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(queue_mutex_) {
-        return stopped_ || !queue_.empty();
+        return stopped_ || !queue_.empty() || !pressed_.empty();
       };
       queue_mutex_.Await(absl::Condition(&ready));
       if (stopped_) return;
-      page = queue_.front();
-      queue_.pop_front();
+      std::deque<Work>& next = pressed_.empty() ? queue_ : pressed_;
+      work = next.front();
+      next.pop_front();
       // From here on it may be queued again: what changes meanwhile is then seen.
-      queued_.erase(page.record);
+      if (!work.pressure) queued_.erase(work.page.record);
       ++working_;
     }
-    Process(page);
+    Process(work);
     absl::MutexLock lock(&queue_mutex_);
     --working_;
   }
 }
 
-void Encoder::Process(const PageRef& ref) {
+void Encoder::Process(const Work& work) {
+  const PageRef& ref = work.page;
   const HostPagePtr page = store_.GetResident(ref.record, ref.scope);
   if (page == nullptr) return;  // Gone, or on SSD only: considered again when it is loaded.
   const PageNeed need = NeedOf(ref.record);
-  const Precision target = TargetPrecision(need, models_.LadderOf(page->header().identity));
+  const Precision target =
+      TargetPrecision(need, models_.LadderOf(page->header().identity), work.idle, work.pressure);
   if (page->precision() > target && page->precision() <= Precision::kRaw16) {
-    const absl::Status status = Lower(page, target);
-    if (status.code() == absl::StatusCode::kAborted) return Consider(ref);  // Replaced meanwhile.
+    const absl::Status status = Lower(page, target, work.pressure);
+    // Replaced meanwhile. If the pressure stays, it asks again.
+    if (status.code() == absl::StatusCode::kAborted) return Consider(ref, work.idle);
     if (status.code() == absl::StatusCode::kResourceExhausted) {
       // No room to encode: written as it is, so that it can be demoted and make room.
       scan_wanted_.store(true, std::memory_order_relaxed);
@@ -196,7 +231,7 @@ void Encoder::Process(const PageRef& ref) {
   }
 }
 
-absl::Status Encoder::Lower(const HostPagePtr& page, Precision target) {
+absl::Status Encoder::Lower(const HostPagePtr& page, Precision target, bool pressure) {
   const absl::Duration start = clock_.Monotonic();
   const int64_t before = page->bytes();
   const std::vector<int32_t> k_lo_layers = models_.KLoLayersOf(page->header().identity);
@@ -210,8 +245,11 @@ absl::Status Encoder::Lower(const HostPagePtr& page, Precision target) {
     return staged.status();
   }
   const int64_t after = staged->bytes();
-  PAGODA_RETURN_IF_ERROR(store_.ReplaceEncoding(page, *std::move(staged)));
-  metrics_.OnEncoded(EncodePlace::kLadder, target, before - after, clock_.Monotonic() - start);
+  // What pressure takes from memory may come back from SSD.
+  PAGODA_RETURN_IF_ERROR(store_.ReplaceEncoding(page, *std::move(staged),
+                                                pressure ? SsdCopy::kStays : SsdCopy::kFollows));
+  metrics_.OnEncoded(pressure ? EncodePlace::kPressure : EncodePlace::kLadder, target,
+                     before - after, clock_.Monotonic() - start);
   return absl::OkStatus();
 }
 

@@ -4,6 +4,8 @@
 //
 //   event -> SequenceTable -> pages whose need changed -> queue -> thread: target < stored ? encode
 //   settled (target reached, in no window) -> TieredStore::PersistAsync
+//   host memory above its watermark -> Shed() -> queue, before all others
+//   now and then, if a ladder has such a step -> pages idle for long -> queue
 //
 // A page that finds the queue full, or no room for its new form, is not forgotten: a later Tick()
 // scans host memory for pages above their target.
@@ -40,6 +42,8 @@ class Encoder {
     int32_t threads = 1;
     uint32_t queue_pages_max = 65536;
     absl::Duration scan_period = absl::Seconds(5);  // at most this often
+    absl::Duration idle_scan_period =
+        absl::InfiniteDuration();  // infinite: no ladder has that step
     SequenceTable::Limits sequences;
   };
   Encoder(const Options& options, TieredStore& store, const ModelRegistry& models, Metrics& metrics,
@@ -61,13 +65,17 @@ class Encoder {
   PageNeed NeedOf(const RecordKey& record) const ABSL_LOCKS_EXCLUDED(table_mutex_);
   size_t sequence_count() const ABSL_LOCKS_EXCLUDED(table_mutex_);
 
-  // A page was stored or loaded: see whether it is above its target.
-  void Consider(const PageRef& page) ABSL_LOCKS_EXCLUDED(queue_mutex_);
+  // A page was stored or loaded, or was not used for `idle`: see whether it is above its target.
+  void Consider(const PageRef& page, absl::Duration idle = absl::ZeroDuration())
+      ABSL_LOCKS_EXCLUDED(queue_mutex_);
+  // For PageForms::shed: takes the pages that may come down under pressure.
+  std::vector<int64_t> Shed(absl::Span<const HostPagePtr> pages)
+      ABSL_LOCKS_EXCLUDED(queue_mutex_, table_mutex_);
   // Closes sequences that were never opened, `age` after their first page came.
   void DropEarlySequences(absl::Duration age) ABSL_LOCKS_EXCLUDED(table_mutex_);
   // Considers every page in host memory (of one model) that is above its ladder or not on SSD.
   int64_t ConsiderAll(const std::optional<Identity>& identity) ABSL_LOCKS_EXCLUDED(queue_mutex_);
-  // Called now and then: scans if something was left out before.
+  // Called now and then: scans if something was left out before, and for idle pages.
   void Tick() ABSL_LOCKS_EXCLUDED(queue_mutex_);
 
   int64_t queued_count() const ABSL_LOCKS_EXCLUDED(queue_mutex_);
@@ -77,10 +85,17 @@ class Encoder {
   void Stop() ABSL_LOCKS_EXCLUDED(queue_mutex_);
 
  private:
+  struct Work {
+    PageRef page;
+    absl::Duration idle;
+    bool pressure = false;
+  };
   void Run() ABSL_LOCKS_EXCLUDED(queue_mutex_);
-  void Process(const PageRef& page);
+  void Process(const Work& work);
   // The page at `target` in the store, or why not.
-  absl::Status Lower(const HostPagePtr& page, Precision target);
+  absl::Status Lower(const HostPagePtr& page, Precision target, bool pressure);
+  // Bytes that the page frees by that; 0 when it may not come down under pressure.
+  int64_t PressureGain(const HostPage& page) const ABSL_LOCKS_EXCLUDED(table_mutex_);
   void ConsiderAgain(const std::vector<PageRef>& pages);
 
   const Options options_;
@@ -95,8 +110,9 @@ class Encoder {
   SequenceTable table_ ABSL_GUARDED_BY(table_mutex_);
 
   mutable absl::Mutex queue_mutex_ ABSL_ACQUIRED_AFTER(table_mutex_);
-  std::deque<PageRef> queue_ ABSL_GUARDED_BY(queue_mutex_);
-  absl::flat_hash_set<RecordKey> queued_ ABSL_GUARDED_BY(queue_mutex_);
+  std::deque<Work> queue_ ABSL_GUARDED_BY(queue_mutex_);
+  std::deque<Work> pressed_ ABSL_GUARDED_BY(queue_mutex_);               // goes first
+  absl::flat_hash_set<RecordKey> queued_ ABSL_GUARDED_BY(queue_mutex_);  // in queue_
   int32_t working_ ABSL_GUARDED_BY(queue_mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(queue_mutex_) = false;
   absl::Duration last_scan_ ABSL_GUARDED_BY(queue_mutex_) = absl::ZeroDuration();

@@ -177,8 +177,8 @@ void FetchReactor::Gather() {
       OnLoaded(i, std::move(page));
       continue;
     }
-    context_.store.LoadAsync(
-        target_.keys[i], target_.scope,
+    context_.store.LoadLeased(
+        target_.session.view(), target_.lease, target_.keys[i],
         [self = shared_from_this(), i](absl::StatusOr<HostPagePtr> loaded) {
           if (loaded.ok()) {
             self->context_.encoder.Consider({self->target_.keys[i], self->target_.scope});

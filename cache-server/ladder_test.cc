@@ -1,7 +1,8 @@
 // Goal: whatever happens to a page on its way down, what is read of it is raw16 as pushed or the
 // bytes of its one encoding, never another rounding, never a mixture. Method: a daemon with small
 // tiers; ten thousand seeded steps of pushes, fetches, ladder changes, evictions and flushes; every
-// segment that comes back is compared with an encoding made here from the pushed rows.
+// segment that comes back is compared with an encoding made here from the pushed rows. Once with a
+// plain ladder, once with every step and a layer profile.
 #include <random>
 #include <set>
 
@@ -16,11 +17,22 @@ constexpr int kDocuments = 40;
 constexpr int kSteps = 10000;
 constexpr v1::Precision kPrecisions[] = {v1::PRECISION_RAW16, v1::PRECISION_Q8, v1::PRECISION_Q4};
 
-class LadderTest : public ::testing::Test {
+constexpr int32_t kKLoLayers[] = {0, 2};
+
+class LadderTest : public ::testing::TestWithParam<bool> {
  protected:
   void Begin() {
     daemon_.options().host.capacity_bytes = int64_t{8} << 20;  // the documents need 20 in raw16
     daemon_.options().session_timeout = absl::Minutes(30);     // nobody sends heartbeats
+    if (all_steps()) {
+      Ladder& ladder = daemon_.options().ladder.standard;
+      ladder.pressure = Precision::kQ4;
+      ladder.ssd = Precision::kQ4;
+      ladder.idle = Precision::kQ8;
+      ladder.idle_after = absl::Seconds(1);
+      daemon_.options().ladder.profiles[spec_.model] = {
+          spec_.model, IdentityOf(spec_), 4, {std::begin(kKLoLayers), std::end(kKLoLayers)}, 5};
+    }
     daemon_.Start();
     client_ = std::make_unique<WireClient>(daemon_.server().address());
     scope_ = client_->Hello(spec_)->scopes(0);
@@ -41,6 +53,10 @@ class LadderTest : public ::testing::Test {
     if (is_new) {
       const EncodedForm form = EncodedFormOf(page.header, pushed, Precision::kQ8);
       known->second.insert(form.segments.begin(), form.segments.end());
+      if (all_steps()) {  // the layers of the profile are cut out of its segments
+        const EncodedForm cut = EncodedFormOf(page.header, pushed, Precision::kQ4, kKLoLayers);
+        known->second.insert(cut.segments.begin(), cut.segments.end());
+      }
     }
     for (const std::string& segment : page.segments) EXPECT_TRUE(known->second.contains(segment));
   }
@@ -87,6 +103,8 @@ class LadderTest : public ::testing::Test {
     }
   }
 
+  static bool all_steps() { return GetParam(); }
+
   const ModelSpec spec_ = TestModel();
   TestDaemon daemon_;
   std::unique_ptr<WireClient> client_;
@@ -96,7 +114,7 @@ class LadderTest : public ::testing::Test {
   std::map<Precision, int> seen_;  // pages compared
 };
 
-TEST_F(LadderTest, APageHasOneEncodingForLife) {
+TEST_P(LadderTest, APageHasOneEncodingForLife) {
   Begin();
   std::mt19937 rng(20);
   for (int step = 0; step < kSteps && !HasFailure(); ++step) Step(rng);
@@ -105,6 +123,9 @@ TEST_F(LadderTest, APageHasOneEncodingForLife) {
   }
   EXPECT_EQ(encodings_.size(), kDocuments * 4u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Ladders, LadderTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "AllSteps" : "Plain"; });
 
 }  // namespace
 }  // namespace pagoda

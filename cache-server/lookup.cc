@@ -79,7 +79,8 @@ void StartLoading(ServiceContext& context, const ScopeId& scope, absl::Span<cons
         keys[i], scope,
         [encoder = &context.encoder, page = PageRef{keys[i], scope}](const auto& loaded) {
           if (loaded.ok()) encoder->Consider(page);
-        });
+        },
+        pages[i].precision);
   }
 }
 

@@ -76,8 +76,8 @@ inline constexpr MetricInfo kPrefetchDropped{"pagoda_prefetch_dropped_total", kC
 inline constexpr MetricInfo kPrefetchDemanded{"pagoda_prefetch_demanded_total", kCounter, "", "Pages that a request found on SSD and nobody had brought up."};
 inline constexpr MetricInfo kPrefetchQueue{"pagoda_prefetch_queue_pages", kGauge, "", "Pages waiting to be brought up."};
 // Precision
-inline constexpr MetricInfo kEncodedPages{"pagoda_encoded_pages_total", kCounter, "precision,place", "Pages encoded, by target precision: ladder (in the background), fetch (for one answer)."};
-inline constexpr MetricInfo kShedBytes{"pagoda_shed_bytes_total", kCounter, "precision", "Host bytes freed by moving pages to this precision."};
+inline constexpr MetricInfo kEncodedPages{"pagoda_encoded_pages_total", kCounter, "precision,place", "Pages brought to a precision: ladder (in the background), pressure (memory is short), ssd (for the copy there), fetch (for one answer)."};
+inline constexpr MetricInfo kShedBytes{"pagoda_shed_bytes_total", kCounter, "precision,place", "Host bytes freed by moving pages to this precision: ladder, or pressure (memory was above its watermark)."};
 inline constexpr MetricInfo kEncodeSeconds{"pagoda_encode_seconds", kHistogram, "precision", "Encoding one page."};
 inline constexpr MetricInfo kEncodeFailures{"pagoda_encode_failures_total", kCounter, "reason", "Pages that could not be encoded: values (NaN, infinity), room, other."};
 inline constexpr MetricInfo kEncodeQueue{"pagoda_encode_queue_pages", kGauge, "", "Pages waiting for the background encoder."};

@@ -287,12 +287,13 @@ void Metrics::OnTransferTook(TransferDirection direction, absl::Duration took) {
 
 void Metrics::OnEncoded(EncodePlace place, Precision precision, int64_t freed_bytes,
                         absl::Duration took) {
+  constexpr const char* kPlaces[] = {"ladder", "fetch", "pressure", "ssd"};
+  const char* const why = kPlaces[static_cast<int>(place)];
   const std::string label = Text(PrecisionName(precision));
-  encoded_pages_
-      .Add({{"precision", label}, {"place", place == EncodePlace::kLadder ? "ladder" : "fetch"}})
-      .Increment();
+  encoded_pages_.Add({{"precision", label}, {"place", why}}).Increment();
   if (freed_bytes > 0) {
-    shed_bytes_.Add({{"precision", label}}).Increment(static_cast<double>(freed_bytes));
+    shed_bytes_.Add({{"precision", label}, {"place", why}})
+        .Increment(static_cast<double>(freed_bytes));
   }
   encode_seconds_.at(precision)->Observe(absl::ToDoubleSeconds(took));
 }

@@ -66,7 +66,7 @@ enum class PutResult : uint8_t {
 };
 constexpr int kPutResultCount = 9;
 
-enum class EncodePlace : uint8_t { kLadder = 0, kFetch = 1 };
+enum class EncodePlace : uint8_t { kLadder = 0, kFetch = 1, kPressure = 2, kSsd = 3 };
 enum class EncodeFailure : uint8_t { kValues = 0, kRoom = 1, kOther = 2 };
 enum class TransferPath : uint8_t { kGrpc = 0, kSsd = 1 };
 enum class TransferDirection : uint8_t { kIn = 0, kOut = 1 };

@@ -99,7 +99,7 @@ TEST(MetricsTest, EveryEventOfTheStoreAndOfCallsHasItsCounter) {
       {"pagoda_leases_expired_total", 3},
       {"pagoda_sessions_ended_total{reason=\"timeout\"}", 1},
       {"pagoda_encoded_pages_total{place=\"ladder\",precision=\"q4\"}", 1},
-      {"pagoda_shed_bytes_total{precision=\"q4\"}", 50},
+      {"pagoda_shed_bytes_total{place=\"ladder\",precision=\"q4\"}", 50},
       {"pagoda_encode_failures_total{reason=\"room\"}", 1},
       {"pagoda_rpc_requests_total{code=\"PERMISSION_DENIED\",method=\"Lookup\"}", 1},
       {"pagoda_rpc_rejected_total{reason=\"authz\"}", 1},

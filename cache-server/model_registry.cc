@@ -33,7 +33,7 @@ absl::StatusOr<KnownModel> FromJson(const nlohmann::json& item) {
   if (!parsed.ok()) return absl::InvalidArgumentError("a model spec is not readable");
   KnownModel model;
   PAGODA_ASSIGN_OR_RETURN(model.spec, FromWire(wire));
-  PAGODA_ASSIGN_OR_RETURN(model.ladder, ParsePrecision(item.value("ladder", "")));
+  PAGODA_ASSIGN_OR_RETURN(model.ladder.fresh, ParsePrecision(item.value("ladder", "")));
   model.page_tokens = item.value("page_tokens", 0u);
   model.identity = IdentityOf(model.spec);
   return model;
@@ -44,7 +44,7 @@ absl::StatusOr<KnownModel> FromJson(const nlohmann::json& item) {
 ModelRegistry::ModelRegistry(const LadderOptions& ladder, uint32_t models_max, std::string path)
     : configured_(ladder), models_max_(models_max), path_(std::move(path)) {}
 
-Precision ModelRegistry::ConfiguredLadder(const std::string& model) const {
+const Ladder& ModelRegistry::ConfiguredLadder(const std::string& model) const {
   const auto found = configured_.models.find(model);
   return found == configured_.models.end() ? configured_.standard : found->second;
 }
@@ -56,7 +56,7 @@ absl::StatusOr<Precision> ModelRegistry::Announce(const Identity& identity, cons
   if (found != models_.end()) {
     changed_ |= found->second.page_tokens != page_tokens;
     found->second.page_tokens = page_tokens;
-    return found->second.ladder;
+    return found->second.ladder.fresh;
   }
   if (models_.size() >= models_max_) {
     return absl::ResourceExhaustedError(
@@ -66,7 +66,7 @@ absl::StatusOr<Precision> ModelRegistry::Announce(const Identity& identity, cons
   model = {identity, spec, ConfiguredLadder(spec.model), page_tokens, {}, {}};
   TakeProfile(model);
   changed_ = true;
-  return model.ladder;
+  return model.ladder.fresh;
 }
 
 std::optional<KnownModel> ModelRegistry::Find(const Identity& identity) const {
@@ -76,7 +76,7 @@ std::optional<KnownModel> ModelRegistry::Find(const Identity& identity) const {
   return found->second;
 }
 
-Precision ModelRegistry::LadderOf(const Identity& identity) const {
+Ladder ModelRegistry::LadderOf(const Identity& identity) const {
   absl::MutexLock lock(&mutex_);
   const auto found = models_.find(identity);
   return found == models_.end() ? configured_.standard : found->second.ladder;
@@ -108,7 +108,7 @@ absl::Status ModelRegistry::SetLadder(const std::optional<Identity>& identity, P
     return absl::NotFoundError(absl::StrCat("model ", identity->hex(), " is not known here"));
   }
   for (auto& [id, model] : models_) {
-    if (!identity.has_value() || id == *identity) model.ladder = ladder;
+    if (!identity.has_value() || id == *identity) model.ladder.fresh = ladder;
   }
   changed_ = true;
   return absl::OkStatus();
@@ -143,9 +143,9 @@ void ModelRegistry::Load() {
       known = *model;
       TakeProfile(known);
       // The configuration wins over what was set by hand before the restart.
-      const auto configured = configured_.models.find(model->spec.model);
-      if (configured != configured_.models.end()) {
-        models_[model->identity].ladder = configured->second;
+      known.ladder = ConfiguredLadder(model->spec.model);
+      if (!configured_.models.contains(model->spec.model)) {
+        known.ladder.fresh = model->ladder.fresh;
       }
     } catch (const nlohmann::json::exception&) {
       return ignore("a field is of another type");
@@ -162,7 +162,7 @@ absl::Status ModelRegistry::SaveIfChanged() {
     changed_ = false;
     for (const auto& [identity, model] : models_) {
       models.push_back({{"identity", identity.hex()},
-                        {"ladder", std::string(PrecisionName(model.ladder))},
+                        {"ladder", std::string(PrecisionName(model.ladder.fresh))},
                         {"page_tokens", model.page_tokens},
                         {"spec", nlohmann::json::parse(SpecToJson(model.spec), nullptr, false)}});
     }

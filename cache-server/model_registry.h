@@ -1,4 +1,4 @@
-// The models that clients announced, by identity, with the precision to which each one's pages age.
+// The models that clients announced, by identity, with the ladder that each one's pages come down.
 // Kept in a small JSON file, so that a restarted daemon still knows the shapes of what is on SSD.
 //
 // Threads  every method from any thread. SaveIfChanged() does its I/O without a lock held; one
@@ -27,7 +27,7 @@ namespace pagoda {
 struct KnownModel {
   Identity identity;
   ModelSpec spec;
-  Precision ladder = Precision::kQ8;
+  Ladder ladder;
   uint32_t page_tokens = 0;          // as last announced
   std::vector<int32_t> k_lo_layers;  // of its profile; empty: none, or it is not used
   std::string profile_problem;  // why the configured profile is not used; empty: it is, or none
@@ -38,15 +38,16 @@ class ModelRegistry {
   // `path` may be empty: nothing is kept.
   ModelRegistry(const LadderOptions& ladder, uint32_t models_max, std::string path);
 
-  // Adds a model, or notes its page size again. Returns its ladder.
+  // Adds a model, or notes its page size again. Returns where its ladder begins.
   absl::StatusOr<Precision> Announce(const Identity& identity, const ModelSpec& spec,
                                      uint32_t page_tokens) ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<KnownModel> Find(const Identity& identity) const ABSL_LOCKS_EXCLUDED(mutex_);
   // The standard ladder for an identity that is not known.
-  Precision LadderOf(const Identity& identity) const ABSL_LOCKS_EXCLUDED(mutex_);
+  Ladder LadderOf(const Identity& identity) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Layers whose K keeps its lo plane at q4.
   std::vector<int32_t> KLoLayersOf(const Identity& identity) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // An absent identity means every model.
+  // Sets where the ladder begins; its other steps stay as configured. An absent identity means
+  // every model.
   absl::Status SetLadder(const std::optional<Identity>& identity, Precision ladder)
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<KnownModel> All() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -55,7 +56,7 @@ class ModelRegistry {
   absl::Status SaveIfChanged() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  Precision ConfiguredLadder(const std::string& model) const;
+  const Ladder& ConfiguredLadder(const std::string& model) const;
   // Looks up its profile and says in the log if that is of another model.
   void TakeProfile(KnownModel& model) const;
 

@@ -1,5 +1,7 @@
 #include "cache-server/options.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cache-server/listen_address.h"
@@ -56,6 +58,18 @@ absl::Status ValidateListen(const ServerOptions& options) {
 }
 
 }  // namespace
+
+absl::Duration LadderOptions::ShortestIdle() const {
+  absl::Duration shortest = standard.idle_after;
+  for (const auto& [name, ladder] : models) shortest = std::min(shortest, ladder.idle_after);
+  return shortest;
+}
+
+bool LadderOptions::HasPressure() const {
+  bool has = standard.pressure.has_value();
+  for (const auto& [name, ladder] : models) has |= ladder.pressure.has_value();
+  return has;
+}
 
 absl::Status ServerOptions::Validate() const {
   if (data_dir.empty()) {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "cache-server/ladder.h"
 #include "kernels/layer_profile.h"
 #include "storage/base/precision.h"
 #include "storage/host_tier.h"
@@ -31,14 +32,18 @@ struct LimitOptions {
   uint32_t encode_queue_pages_max = 65536;     // beyond it pages wait for the next scan
 };
 
-// To which precision pages age once no window needs them exact. Lower: more pages in the same
-// memory; raw16: never encoded.
+// To which precisions pages come down once no window needs them exact. Lower: more pages in the
+// same memory; raw16: never encoded.
 struct LadderOptions {
-  Precision standard = Precision::kQ8;
-  std::map<std::string, Precision> models;  // by ModelSpec.model; others use `standard`
+  Ladder standard;
+  std::map<std::string, Ladder> models;  // by ModelSpec.model; others use `standard`
   // In which layers K keeps its lo plane at q4, by ModelSpec.model; used where identity and layers
   // are those of the model that announces itself.
   std::map<std::string, LayerProfile> profiles;
+
+  // The shortest time after which a page is idle; infinite: no ladder has that step.
+  absl::Duration ShortestIdle() const;
+  bool HasPressure() const;  // in any ladder
 };
 
 struct SsdSettings {

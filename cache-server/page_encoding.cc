@@ -14,17 +14,6 @@ std::vector<ByteSpan> SegmentsOf(const HostPage& page) {
   return segments;
 }
 
-absl::StatusOr<PageHeader> PlanLower(const HostPage& page, Precision target,
-                                     kernels::KLoLayers k_lo_layers) {
-  if (page.precision() == Precision::kRaw16) {
-    return kernels::PlanEncodedHeader(page.header(), target, k_lo_layers);
-  }
-  if (page.precision() != Precision::kQ8 || target != Precision::kQ4) {
-    return absl::DataLossError("page is neither raw16 nor q8");
-  }
-  return kernels::PlanCutHeader(page.header(), k_lo_layers);
-}
-
 absl::Status FillLower(const HostPage& page, PageHeader& header,
                        const std::vector<MutableByteSpan>& targets) {
   const bool raw = page.precision() == Precision::kRaw16;
@@ -33,6 +22,17 @@ absl::Status FillLower(const HostPage& page, PageHeader& header,
 }
 
 }  // namespace
+
+absl::StatusOr<PageHeader> PlanAtPrecision(const HostPage& page, Precision target,
+                                           kernels::KLoLayers k_lo_layers) {
+  if (page.precision() == Precision::kRaw16) {
+    return kernels::PlanEncodedHeader(page.header(), target, k_lo_layers);
+  }
+  if (page.precision() != Precision::kQ8 || target != Precision::kQ4) {
+    return absl::DataLossError("page is neither raw16 nor q8");
+  }
+  return kernels::PlanCutHeader(page.header(), k_lo_layers);
+}
 
 std::vector<PlaneEntry> PlanesAt(const PageHeader& page, Precision most) {
   // The lo planes that a q4 page has belong to it.
@@ -74,7 +74,7 @@ Selection Select(const PageHeader& page, uint32_t layer_begin, uint32_t layer_en
 
 absl::StatusOr<StagedPage> StageAtPrecision(TieredStore& store, const HostPage& page,
                                             Precision target, kernels::KLoLayers k_lo_layers) {
-  PAGODA_ASSIGN_OR_RETURN(PageHeader planned, PlanLower(page, target, k_lo_layers));
+  PAGODA_ASSIGN_OR_RETURN(PageHeader planned, PlanAtPrecision(page, target, k_lo_layers));
   PAGODA_ASSIGN_OR_RETURN(StagedPage staged, store.Stage(page.header().scope, std::move(planned)));
   std::vector<MutableByteSpan> targets;
   for (size_t i = 0; i < staged.segment_count(); ++i) targets.push_back(staged.padded_segment(i));
@@ -86,7 +86,7 @@ absl::StatusOr<std::shared_ptr<const EncodedCopy>> EncodeCopy(const HostPage& pa
                                                               Precision target,
                                                               kernels::KLoLayers k_lo_layers) {
   auto copy = std::make_shared<EncodedCopy>();
-  PAGODA_ASSIGN_OR_RETURN(copy->header, PlanLower(page, target, k_lo_layers));
+  PAGODA_ASSIGN_OR_RETURN(copy->header, PlanAtPrecision(page, target, k_lo_layers));
   std::vector<MutableByteSpan> targets;
   for (const SegmentEntry& segment : copy->header.segments) {
     copy->segments.emplace_back(segment.stored_bytes());
@@ -94,6 +94,19 @@ absl::StatusOr<std::shared_ptr<const EncodedCopy>> EncodeCopy(const HostPage& pa
   }
   PAGODA_RETURN_IF_ERROR(FillLower(page, copy->header, targets));
   return std::shared_ptr<const EncodedCopy>(std::move(copy));
+}
+
+absl::StatusOr<SsdForm> SsdFormAt(const HostPage& page, Precision target,
+                                  kernels::KLoLayers k_lo_layers) {
+  PAGODA_ASSIGN_OR_RETURN(const std::shared_ptr<const EncodedCopy> copy,
+                          EncodeCopy(page, target, k_lo_layers));
+  SsdForm form;
+  form.header = copy->header;
+  for (const kernels::AlignedBuffer& segment : copy->segments) {
+    form.segments.push_back(segment.span());
+  }
+  form.owner = copy;
+  return form;
 }
 
 }  // namespace pagoda

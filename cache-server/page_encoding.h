@@ -19,6 +19,10 @@
 
 namespace pagoda {
 
+// The header of the page at `target`, and so its size. REQUIRES: as below.
+absl::StatusOr<PageHeader> PlanAtPrecision(const HostPage& page, Precision target,
+                                           kernels::KLoLayers k_lo_layers);
+
 // In the store's memory, ready for ReplaceEncoding(). REQUIRES: target q8 or q4, below the page's
 // precision.
 absl::StatusOr<StagedPage> StageAtPrecision(TieredStore& store, const HostPage& page,
@@ -32,6 +36,10 @@ struct EncodedCopy {
 absl::StatusOr<std::shared_ptr<const EncodedCopy>> EncodeCopy(const HostPage& page,
                                                               Precision target,
                                                               kernels::KLoLayers k_lo_layers);
+
+// The same for TieredStore's copy on SSD.
+absl::StatusOr<SsdForm> SsdFormAt(const HostPage& page, Precision target,
+                                  kernels::KLoLayers k_lo_layers);
 
 // Which of a page's planes and segments go out: planes that pass, and of them the segments that
 // meet the layers [layer_begin, layer_end). The header lists exactly those, in their old order.

@@ -8,7 +8,7 @@
 //
 //   raw16          while it is in a window
 //   wanted         after that, until the sequence closes
-//   nothing        once nobody holds it: it may age to the model's ladder
+//   nothing        once nobody holds it: it may come down its model's ladder (ladder.h)
 //
 // Pages may be attached before their sequence is opened: lookups and pushes travel beside the
 // session's stream. Such an early sequence holds its pages as if all were in a window, until it is
@@ -67,11 +67,6 @@ struct PageNeed {
   Precision precision = Precision::kNone;  // kNone: no open sequence holds it
   bool operator==(const PageNeed&) const = default;
 };
-
-// The precision to which a page may age now: never below what open sequences need.
-constexpr Precision TargetPrecision(const PageNeed& need, Precision ladder) {
-  return need.precision > ladder ? need.precision : ladder;
-}
 
 class SequenceTable {
  public:

@@ -85,9 +85,6 @@ TEST_F(SequenceTableTest, TheMostDemandingSequenceWins) {
   table_.CloseSession(Session(2), changed_);
   EXPECT_EQ(Need(1), (PageNeed{false, Precision::kQ4}));
   EXPECT_FALSE(changed_.empty());
-  EXPECT_EQ(TargetPrecision(Need(1), Precision::kQ8), Precision::kQ8);
-  EXPECT_EQ(TargetPrecision(kWindow, Precision::kQ4), Precision::kRaw16);
-  EXPECT_EQ(TargetPrecision(kNobody, Precision::kQ4), Precision::kQ4);
 }
 
 TEST_F(SequenceTableTest, EarlyPagesAreInTheWindowUntilOpenedOrDropped) {

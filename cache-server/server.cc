@@ -21,6 +21,7 @@
 #include "cache-server/grpc_listener.h"
 #include "cache-server/listen_address.h"
 #include "cache-server/master_secret.h"
+#include "cache-server/page_encoding.h"
 #include "cache-server/token_file.h"
 #include "cache-server/version.h"
 #include "storage/base/log.h"
@@ -54,6 +55,10 @@ Encoder::Options EncoderOptionsOf(const ServerOptions& options) {
   Encoder::Options encoder;
   encoder.threads = options.encode_threads;
   encoder.queue_pages_max = options.limits.encode_queue_pages_max;
+  const absl::Duration idle = options.ladder.ShortestIdle();
+  if (idle < absl::InfiniteDuration()) {
+    encoder.idle_scan_period = std::clamp(idle / 4, absl::Seconds(1), absl::Minutes(1));
+  }
   encoder.sequences.sequences_per_session_max = options.limits.sequences_per_session_max;
   return encoder;
 }
@@ -128,6 +133,7 @@ struct Server::Parts {
 
   absl::Status Open();
   void MakeServices(const std::string& instance_id, uint32_t instance_tag);
+  PageForms FormsOfPages();
   absl::Status ExposeMetrics();
   DaemonState State() const;
   void Sweep();
@@ -174,12 +180,31 @@ void Server::Parts::MakeServices(const std::string& instance_id, uint32_t instan
   store->SetPrefetchListener([this](const RecordKey& key, const ScopeId& scope) {
     encoder->Consider(PageRef{key, scope});
   });
+  store->SetPageForms(FormsOfPages());
   fetch_encodes.emplace(options.encode_threads, kFetchEncodesMax);
   admin_jobs.emplace(kAdminThreads, kAdminJobsMax);
   context.emplace(ServiceContext{options, clock, callers, *store, models, *sessions, *encoder,
                                  metrics, *fetch_encodes, *admin_jobs, instance_id, instance_tag});
   cache_service.emplace(*context);
   admin_service.emplace(*context, [this] { listener.SetServing(false); });
+}
+
+PageForms Server::Parts::FormsOfPages() {
+  PageForms forms;
+  if (options.ladder.HasPressure()) {
+    forms.shed = [this](absl::Span<const HostPagePtr> pages) { return encoder->Shed(pages); };
+  }
+  forms.on_ssd = [this](const HostPage& page) -> std::optional<SsdForm> {
+    const Identity& identity = page.header().identity;
+    const Precision target = SsdPrecision(models.LadderOf(identity), page.precision());
+    if (target >= page.precision()) return std::nullopt;
+    const absl::Duration start = clock.Monotonic();
+    absl::StatusOr<SsdForm> form = SsdFormAt(page, target, models.KLoLayersOf(identity));
+    if (!form.ok()) return std::nullopt;  // NaN or infinity: written as it is
+    metrics.OnEncoded(EncodePlace::kSsd, target, 0, clock.Monotonic() - start);
+    return *std::move(form);
+  };
+  return forms;
 }
 
 absl::Status Server::Parts::ExposeMetrics() {

@@ -42,6 +42,7 @@ struct CopyInfo {
   PlaneMask planes = 0;
   Precision precision = Precision::kNone;
   Precision fidelity = Precision::kNone;
+  bool operator==(const CopyInfo&) const = default;
 };
 
 // What many pages have in common; stored once for all of them.
@@ -69,7 +70,7 @@ struct DirectoryEntry {
   bool parent_is_root : 1 = false;
   bool pinned : 1 = false;
   bool quarantined : 1 = false;
-  bool dirty : 1 = false;   // the host copy is not what SSD has
+  bool dirty : 1 = false;   // the host copy is to be written to SSD
   bool queued : 1 = false;  // a write to SSD is on its way
   uint8_t uses = 0;         // decayed; see policy/use_count.h
   HostPagePtr host;         // null: not in host memory

@@ -93,7 +93,7 @@ struct StoreStats {
   policy::BreakerState ssd_breaker = policy::BreakerState::kClosed;
   int64_t ssd_file_bytes = 0;    // what the extent files take on the disk, in use or not
   int64_t unflushed_count = 0;   // changes on SSD that a kill would lose
-  int64_t dirty_page_count = 0;  // in host memory only, or newer than on SSD
+  int64_t dirty_page_count = 0;  // in host memory only, or to be written to SSD again
 };
 
 // One page as `pagoda pages` lists it.
@@ -116,7 +116,7 @@ struct PageInfo {
   bool on_ssd = false;
   int64_t host_bytes = 0;
   int64_t ssd_bytes = 0;
-  bool dirty = false;  // the host copy is not on SSD
+  bool dirty = false;  // the host copy is still to be written to SSD
   bool pinned = false;
   bool quarantined = false;
   int32_t uses = 0;  // lately, since it was stored

@@ -37,6 +37,9 @@ absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(const TieredStore
   return store;
 }
 
+// After that a page that was to become smaller is demoted like any other.
+constexpr absl::Duration kShedPatience = absl::Seconds(1);
+
 TieredStore::TieredStore(const TieredStoreOptions& options, const Clock& clock,
                          StoreObserver* observer)
     : options_(options),
@@ -46,6 +49,7 @@ TieredStore::TieredStore(const TieredStoreOptions& options, const Clock& clock,
       leases_(options.leases),
       breaker_(options.ssd_breaker),
       prefetch_(options.prefetch),
+      sheds_(kShedPatience),
       move_budget_(options.compaction_bytes_per_second) {}
 
 TieredStore::~TieredStore() {

@@ -43,6 +43,7 @@
 #include "storage/lease_table.h"
 #include "storage/policy/circuit_breaker.h"
 #include "storage/policy/compaction.h"
+#include "storage/policy/shed_plan.h"
 #include "storage/prefetch/prefetch_scheduler.h"
 #include "storage/ssd_tier.h"
 #include "storage/store_observer.h"
@@ -55,7 +56,7 @@ namespace pagoda {
 
 enum class PageState : uint8_t {
   kReady = 0,    // in host memory
-  kLoading = 1,  // on SSD; readable after LoadAsync
+  kLoading = 1,  // on SSD, perhaps with a lower form in memory; readable after LoadAsync
 };
 
 struct PlacedPage {
@@ -111,6 +112,28 @@ struct CommitOptions {
   Precision keep_at_least = Precision::kNone;
 };
 
+// What becomes of the copy on SSD when a page in memory gets a lower form.
+enum class SsdCopy : uint8_t {
+  kFollows = 0,  // written anew, in the background
+  kStays = 1,    // what is there is worth more than the new form
+};
+
+// Another form of a page, to be written to SSD in its place.
+struct SsdForm {
+  PageHeader header;                  // offsets and checksums set
+  std::vector<ByteSpan> segments;     // with their padding
+  std::shared_ptr<const void> owner;  // of the bytes
+};
+
+// What only who knows the codec can say. Called without a lock; must not call the store.
+struct PageForms {
+  // Host memory is above its watermark, and these are its coldest pages above q4, the coldest
+  // first: how many bytes each will free soon, by ReplaceEncoding(); 0: it stays as it is.
+  std::function<std::vector<int64_t>(absl::Span<const HostPagePtr>)> shed;
+  // The form in which a page is written to SSD; nothing: as it is in memory.
+  std::function<std::optional<SsdForm>(const HostPage&)> on_ssd;
+};
+
 struct EvictResult {
   int64_t page_count = 0;
   int64_t host_bytes = 0;
@@ -143,9 +166,11 @@ class TieredStore {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Puts another encoding of the same content in the place of `expected` (as GetResident gave it).
-  // ABORTED if that is not the stored page any more. The copy on SSD follows in the background.
-  absl::Status ReplaceEncoding(const HostPagePtr& expected, StagedPage page)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // ABORTED if that is not the stored page any more.
+  absl::Status ReplaceEncoding(const HostPagePtr& expected, StagedPage page,
+                               SsdCopy on_ssd = SsdCopy::kFollows) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Set once, at the start.
+  void SetPageForms(PageForms forms) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Copies a page to SSD in the background; it then lives in both. OK when there is nothing to do:
   // it is there already, there is no SSD, or its admission is not "always" and will decide when the
@@ -161,9 +186,13 @@ class TieredStore {
 
   // Calls back once: inline when the page is resident or the answer is known, else after one read
   // from SSD, which all callers of the same page share. UNAVAILABLE while the disk is set aside,
-  // and when the read has not ended by its deadline (load_timeout).
-  void LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCallback callback)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // and when the read has not ended by its deadline (load_timeout). A lower form than `at_least` in
+  // memory gives way to the copy on SSD; where that is not better, it is the answer.
+  void LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCallback callback,
+                 Precision at_least = Precision::kNone) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same for a page of a living lease, at what the lookup found.
+  void LoadLeased(absl::string_view session_id, LeaseId id, const RecordKey& key,
+                  LoadCallback callback) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- Prefetch ----------------------------------------------------------------------------
   // Asks for pages to be in memory by a deadline; see storage/README.md for what may keep them out.
@@ -250,6 +279,7 @@ class TieredStore {
     std::vector<LoadCallback> waiters;
     absl::Duration deadline;  // then who waits is answered, and who comes is refused
     bool demanded = false;    // by a request; else only by prefetch, and then it may not evict
+    Precision at_least = Precision::kNone;  // a lower form in memory is not the answer
     prefetch::PageId prefetched = prefetch::kNoPage;
     int64_t reserved_bytes = 0;  // of the room that prefetch keeps for it
   };
@@ -300,11 +330,24 @@ class TieredStore {
   absl::Status CheckParent(const PageHeader& header) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool QueueWrite(EntryId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WritePage(const RecordKey& key, uint64_t incarnation) ABSL_LOCKS_EXCLUDED(mutex_);
-  void FinishWrite(EntryId id, const HostPagePtr& page, const absl::Status& status,
-                   Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The form of a page on SSD, by PageForms.
+  std::optional<SsdForm> FormOnSsd(const HostPage& page) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void FinishWrite(EntryId id, const HostPagePtr& page, const CopyInfo& written,
+                   const absl::Status& status, Aftermath& after)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MakeSsdRoom(int64_t bytes, const ScopeId* presser) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // tiered_store_read.cc
+  // The copy that answers a lookup, and whether it has to come up first.
+  struct FoundCopy {
+    CopyInfo copy;
+    bool ready = false;
+  };
+  std::optional<FoundCopy> FindCopy(EntryId id, const LookupQuery& query) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The form in memory, if a load at `at_least` has nothing to win.
+  HostPagePtr GoodEnough(EntryId id, Precision at_least) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunLoad(const RecordKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<HostPagePtr> ReadFromSsd(const RecordKey& key, const Source& source)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -340,9 +383,10 @@ class TieredStore {
   void StartPrefetches(Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // tiered_store_lease.cc
+  // `at_least`: of each page, what its form in memory must have; empty: any will do.
   absl::StatusOr<LeaseId> GrantLease(const ScopeId& scope, absl::Span<const EntryId> ids,
-                                     const LeaseTerms& terms, Aftermath& after)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                                     absl::Span<const Precision> at_least, const LeaseTerms& terms,
+                                     Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Unlease(std::vector<LeasedPage> released, Aftermath& after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -351,6 +395,11 @@ class TieredStore {
   // Returns what was freed.
   int64_t MakeRoom(int64_t bytes, const ScopeId& presser) ABSL_LOCKS_EXCLUDED(mutex_);
   void DemotionLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Bytes above the watermark, without those that are on their way out.
+  int64_t ExcessHostBytes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Before pages are demoted: asks for lower forms of the coldest ones.
+  void ShedHost() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<HostPagePtr> ColdestAboveQ4(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DemoteHost(Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayLeaveHost(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool NeedsWriting(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -411,6 +460,8 @@ class TieredStore {
   // Pages that leave host memory once they are written, and how many bytes that will free.
   absl::flat_hash_map<EntryId, int64_t> demoting_ ABSL_GUARDED_BY(mutex_);
   int64_t demoting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  PageForms forms_ ABSL_GUARDED_BY(mutex_);
+  policy::ShedPlan sheds_ ABSL_GUARDED_BY(mutex_);           // pages that will be smaller soon
   std::deque<RecordKey> deletions_ ABSL_GUARDED_BY(mutex_);  // of records, to be done
   bool deleting_ ABSL_GUARDED_BY(mutex_) = false;            // a job for them is queued or runs
   int64_t deletions_asked_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -8,15 +8,18 @@
 namespace pagoda {
 
 absl::StatusOr<LeaseId> TieredStore::GrantLease(const ScopeId& scope, absl::Span<const EntryId> ids,
+                                                absl::Span<const Precision> at_least,
                                                 const LeaseTerms& terms, Aftermath& after) {
   Lease lease;
   lease.session_id = terms.session_id;
   lease.request_id = terms.request_id;
   lease.scope = scope;
   lease.pages.reserve(ids.size());
-  for (const EntryId id : ids) {
-    const DirectoryEntry& entry = directory_.at(id);
-    lease.pages.push_back({entry.record, entry.incarnation, entry.host});
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const DirectoryEntry& entry = directory_.at(ids[i]);
+    const Precision least = at_least.empty() ? Precision::kNone : at_least[i];
+    const bool has = entry.host != nullptr && entry.host->precision() >= least;
+    lease.pages.push_back({entry.record, entry.incarnation, has ? entry.host : nullptr, least});
   }
   std::vector<LeasedPage> released;
   PAGODA_ASSIGN_OR_RETURN(const LeaseId granted,
@@ -55,7 +58,7 @@ absl::StatusOr<LeaseId> TieredStore::AcquireLease(const ScopeId& scope,
       }
       ids.push_back(id);
     }
-    if (!closing_) lease = GrantLease(scope, ids, terms, after);
+    if (!closing_) lease = GrantLease(scope, ids, /*at_least=*/{}, terms, after);
   }
   Finish(after);
   return lease;
@@ -79,7 +82,8 @@ absl::StatusOr<HostPagePtr> TieredStore::GetLeased(absl::string_view session_id,
       directory_.at(entry).quarantined) {
     return absl::NotFoundError("page: dropped meanwhile");
   }
-  leased->page = directory_.at(entry).host;
+  // A lower form is the answer only where nothing better can come.
+  leased->page = GoodEnough(entry, leased->at_least);
   return leased->page;
 }
 

@@ -21,6 +21,31 @@ struct TieredStore::Source {
   bool demanded = true;  // see Load
 };
 
+std::optional<TieredStore::FoundCopy> TieredStore::FindCopy(EntryId id,
+                                                            const LookupQuery& query) const {
+  const auto serves = [&query](const CopyInfo& copy) {
+    return copy.bytes > 0 && copy.precision >= query.precision_min &&
+           copy.fidelity >= query.fidelity_min;
+  };
+  const DirectoryEntry& entry = directory_.at(id);
+  if (entry.host != nullptr && serves(directory_.best_copy_of(id))) {
+    return FoundCopy{directory_.best_copy_of(id), /*ready=*/true};
+  }
+  // What memory has given up may still be on SSD. A dirty page is another one there.
+  if (!breaker_.closed() || entry.dirty || !serves(directory_.ssd_copy_of(id))) {
+    return std::nullopt;
+  }
+  return FoundCopy{directory_.ssd_copy_of(id), /*ready=*/false};
+}
+
+HostPagePtr TieredStore::GoodEnough(EntryId id, Precision at_least) const {
+  const DirectoryEntry& entry = directory_.at(id);
+  if (entry.host == nullptr || entry.host->precision() >= at_least) return entry.host;
+  const bool better = entry.on_ssd() && !entry.dirty && breaker_.closed() &&
+                      directory_.ssd_copy_of(id).precision > entry.host->precision();
+  return better ? nullptr : entry.host;
+}
+
 absl::StatusOr<LookupAnswer> TieredStore::LookupPrefix(const LookupQuery& query) {
   LookupAnswer answer;
   absl::Status status;
@@ -29,6 +54,7 @@ absl::StatusOr<LookupAnswer> TieredStore::LookupPrefix(const LookupQuery& query)
     absl::MutexLock lock(&mutex_);
     const absl::Duration now = clock_.Monotonic();
     std::vector<EntryId> ids;
+    std::vector<Precision> at_least;  // of each page, in memory
     ids.reserve(query.keys.size());
     answer.pages.reserve(query.keys.size());
     for (const RecordKey& key : query.keys) {
@@ -36,15 +62,16 @@ absl::StatusOr<LookupAnswer> TieredStore::LookupPrefix(const LookupQuery& query)
       if (id == kNoEntry || directory_.at(id).quarantined) break;
       if (query.identity.has_value() && directory_.identity_of(id) != *query.identity) break;
       const DirectoryEntry& entry = directory_.at(id);
-      const CopyInfo copy = directory_.best_copy_of(id);
-      if (copy.precision < query.precision_min || copy.fidelity < query.fidelity_min) break;
-      const bool ready = entry.host != nullptr;
-      if (!ready && !breaker_.closed()) break;
+      const std::optional<FoundCopy> found = FindCopy(id, query);
+      if (!found.has_value()) break;
+      const CopyInfo& copy = found->copy;
+      const bool ready = found->ready;
       answer.pages.push_back({ready ? TierKind::kHost : TierKind::kSsd,
                               ready ? PageState::kReady : PageState::kLoading, copy.precision,
                               copy.fidelity, copy.planes, copy.bytes, entry.base_position,
                               directory_.traits_of(id).page_tokens});
       ids.push_back(id);
+      at_least.push_back(ready ? Precision::kNone : copy.precision);
     }
     // Who asks again while pages load, or to renew, uses them once.
     const bool asked_before = !query.lease.session_id.empty() &&
@@ -60,7 +87,7 @@ absl::StatusOr<LookupAnswer> TieredStore::LookupPrefix(const LookupQuery& query)
         leases_.ReleaseRequest(query.lease.session_id, query.lease.request_id, released);
         Unlease(std::move(released), after);
       } else {
-        auto lease = GrantLease(query.scope, ids, query.lease, after);
+        auto lease = GrantLease(query.scope, ids, at_least, query.lease, after);
         status = lease.status();
         if (lease.ok()) answer.lease = *lease;
       }
@@ -78,7 +105,8 @@ HostPagePtr TieredStore::GetResident(const RecordKey& key, const ScopeId& scope)
   return directory_.at(id).host;
 }
 
-void TieredStore::LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCallback callback) {
+void TieredStore::LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCallback callback,
+                            Precision at_least) {
   absl::StatusOr<HostPagePtr> answer = absl::NotFoundError("page: not stored");
   {
     absl::MutexLock lock(&mutex_);
@@ -88,8 +116,8 @@ void TieredStore::LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCall
     } else if (id != kNoEntry && !directory_.at(id).quarantined) {
       const absl::Duration now = clock_.Monotonic();
       const auto running = loads_.find(key);
-      if (directory_.at(id).host != nullptr) {
-        answer = directory_.at(id).host;
+      if (const HostPagePtr host = GoodEnough(id, at_least)) {
+        answer = host;
       } else if (!breaker_.closed()) {
         answer = DiskSetAside();
       } else if (running != loads_.end() && now >= running->second.deadline) {
@@ -97,12 +125,14 @@ void TieredStore::LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCall
       } else if (running != loads_.end()) {
         running->second.waiters.push_back(std::move(callback));
         running->second.demanded = true;
+        running->second.at_least = std::max(running->second.at_least, at_least);
         ++counters_.loads_joined;
         return;
       } else if (loader_->TryPush([this, key] { RunLoad(key); })) {
         Load& load = loads_[key];
         load.deadline = now + options_.load_timeout;
         load.demanded = true;
+        load.at_least = at_least;
         load.waiters.push_back(std::move(callback));
         load_deadlines_.emplace_back(load.deadline, key);
         ++counters_.loads_started;
@@ -114,6 +144,23 @@ void TieredStore::LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCall
     }
   }
   callback(std::move(answer));
+}
+
+void TieredStore::LoadLeased(absl::string_view session_id, LeaseId id, const RecordKey& key,
+                             LoadCallback callback) {
+  absl::StatusOr<ScopeId> scope = absl::NotFoundError("lease: ended, or does not name this page");
+  Precision at_least = Precision::kNone;
+  {
+    absl::MutexLock lock(&mutex_);
+    Lease* lease = leases_.Find(session_id, id, clock_.Monotonic());
+    const LeasedPage* page = lease == nullptr ? nullptr : lease->FindPage(key);
+    if (page != nullptr) {
+      scope = lease->scope;
+      at_least = page->at_least;
+    }
+  }
+  if (!scope.ok()) return callback(scope.status());
+  LoadAsync(key, *scope, std::move(callback), at_least);
 }
 
 void TieredStore::RunLoad(const RecordKey& key) {
@@ -130,8 +177,8 @@ void TieredStore::RunLoad(const RecordKey& key) {
         result = absl::UnavailableError("store: shutting down");
       } else if (id == kNoEntry) {
         result = absl::NotFoundError("page: dropped meanwhile");
-      } else if (directory_.at(id).host != nullptr) {
-        result = directory_.at(id).host;
+      } else if (const HostPagePtr host = GoodEnough(id, loads_.at(key).at_least)) {
+        result = host;
       } else if (!breaker_.closed()) {
         result = DiskSetAside();
       } else {
@@ -199,15 +246,20 @@ bool TieredStore::SettleLoad(const RecordKey& key, const Source& source,
     return true;
   }
   const DirectoryEntry& entry = directory_.at(id);
-  if (entry.host != nullptr) {
-    result = entry.host;  // pushed, or encoded anew, meanwhile
+  if (const HostPagePtr host = GoodEnough(id, loads_.at(key).at_least)) {
+    result = host;  // pushed, or encoded anew, meanwhile
     return true;
   }
   if (entry.incarnation != source.incarnation || entry.ssd_version != source.ssd_version) {
     return false;
   }
   if (result.ok()) {
-    directory_.SetHost(id, *result, /*dirty=*/false);
+    if (entry.host != nullptr) {  // a lower form makes way
+      ForgetDemotion(id);
+      sheds_.Settle(id);
+    }
+    HostPagePtr lower = directory_.SetHost(id, *result, /*dirty=*/false);
+    if (lower != nullptr) after.pages.push_back(std::move(lower));
     counters_.ssd_read_bytes += (*result)->bytes();
     counters_.promoted_bytes += (*result)->bytes();
     after.events.push_back([bytes = (*result)->bytes()](StoreObserver& o) { o.OnPromoted(bytes); });

@@ -175,13 +175,20 @@ absl::StatusOr<CommitOutcome> TieredStore::Place(const HostPagePtr& page,
                           page->precision() > stored.precision;
   if (!better_fidelity && !too_coarse) return CommitOutcome::kAlreadyStored;
   ForgetDemotion(id);
+  sheds_.Settle(id);
   after.pages.push_back(directory_.SetHost(id, page, /*dirty=*/true));
   directory_.Touch(id, now);
   if (entry.on_ssd()) QueueWrite(id);
   return CommitOutcome::kReplaced;
 }
 
-absl::Status TieredStore::ReplaceEncoding(const HostPagePtr& expected, StagedPage page) {
+void TieredStore::SetPageForms(PageForms forms) {
+  absl::MutexLock lock(&mutex_);
+  forms_ = std::move(forms);
+}
+
+absl::Status TieredStore::ReplaceEncoding(const HostPagePtr& expected, StagedPage page,
+                                          SsdCopy on_ssd) {
   PAGODA_CHECK(expected != nullptr);
   PAGODA_RETURN_IF_ERROR(page.VerifyChecksums());
   if (!SamePage(expected->header(), page.header())) {
@@ -196,8 +203,15 @@ absl::Status TieredStore::ReplaceEncoding(const HostPagePtr& expected, StagedPag
     return absl::AbortedError("page: replaced or evicted meanwhile");
   }
   ForgetDemotion(id);
-  old = directory_.SetHost(id, frozen, /*dirty=*/true);
-  if (directory_.at(id).on_ssd()) QueueWrite(id);
+  sheds_.Settle(id);
+  const DirectoryEntry& entry = directory_.at(id);
+  const CopyInfo form = {frozen->bytes(), frozen->planes(), frozen->precision(),
+                         frozen->header().fidelity};
+  // Nothing to write: SSD has all of the page, and keeps it, or has this very form.
+  const bool on_disk = entry.on_ssd() && !entry.dirty;
+  const bool clean = on_disk && (on_ssd == SsdCopy::kStays || directory_.ssd_copy_of(id) == form);
+  old = directory_.SetHost(id, frozen, /*dirty=*/!clean);
+  if (!clean && entry.on_ssd()) QueueWrite(id);
   return absl::OkStatus();
 }
 
@@ -232,6 +246,16 @@ bool TieredStore::QueueWrite(EntryId id) {
   return pushed;
 }
 
+std::optional<SsdForm> TieredStore::FormOnSsd(const HostPage& page) const {
+  std::function<std::optional<SsdForm>(const HostPage&)> form;
+  {
+    absl::MutexLock lock(&mutex_);
+    form = forms_.on_ssd;
+  }
+  if (form == nullptr) return std::nullopt;
+  return form(page);
+}
+
 void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
   HostPagePtr page;
   {
@@ -250,30 +274,40 @@ void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
     }
     ++ssd_changes_;
   }
-  ssd_->WaitForRate(page->bytes());
-  MakeSsdRoom(page->bytes(), &page->header().scope);
-  SsdPageWrite write{DirectoryRecordOf(page->header()), page->header_bytes(), {}};
-  for (size_t i = 0; i < page->segment_count(); ++i) {
-    write.segments.push_back(page->padded_segment(i));
+  const std::optional<SsdForm> form = FormOnSsd(*page);
+  const PageHeader& header = form.has_value() ? form->header : page->header();
+  const std::string form_header = form.has_value() ? EncodePageHeader(header) : std::string();
+  SsdPageWrite write{DirectoryRecordOf(header), AsBytes(form_header), {}};
+  if (form.has_value()) {
+    write.segments = form->segments;
+  } else {
+    write.header = page->header_bytes();
+    for (size_t i = 0; i < page->segment_count(); ++i) {
+      write.segments.push_back(page->padded_segment(i));
+    }
   }
+  const CopyInfo copy = {header.stored_bytes(), PlaneMaskOf(header.planes),
+                         PrecisionOf(header.planes), header.fidelity};
+  ssd_->WaitForRate(copy.bytes);
+  MakeSsdRoom(copy.bytes, &header.scope);
   absl::Status status;
   uint64_t work = 0;
   {
     absl::MutexLock lock(&mutex_);
     work = BeginDiskWork();
-    const int64_t short_bytes = policies_.ssd.marks.ShortBytes(
-        directory_.ssd_bytes(), page->bytes(), ssd_->capacity_bytes());
+    const int64_t short_bytes =
+        policies_.ssd.marks.ShortBytes(directory_.ssd_bytes(), copy.bytes, ssd_->capacity_bytes());
     if (short_bytes > 0) {
       status = absl::ResourceExhaustedError(
           absl::StrFormat("ssd: page of %d bytes is %d too large for what can be evicted",
-                          page->bytes(), short_bytes));
+                          copy.bytes, short_bytes));
     }
   }
   const absl::Duration start = clock_.Monotonic();
   if (status.ok()) status = ssd_->Put(write);
   const absl::Duration took = clock_.Monotonic() - start;
   Aftermath after;
-  after.events.push_back([took, bytes = page->bytes(), ok = status.ok()](StoreObserver& o) {
+  after.events.push_back([took, bytes = copy.bytes, ok = status.ok()](StoreObserver& o) {
     o.OnSsdWrite(took, bytes, ok);
   });
   {
@@ -281,7 +315,7 @@ void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
     --ssd_changes_;
     ssd_refused_ |= !status.ok();
     if (status.ok()) {
-      counters_.ssd_written_bytes += page->bytes();
+      counters_.ssd_written_bytes += copy.bytes;
     } else {
       ++counters_.ssd_write_errors;
     }
@@ -290,7 +324,7 @@ void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
     const EntryId id = directory_.Find(key);
     // Removed meanwhile: the deletion waits in the queue behind us.
     if (id != kNoEntry && directory_.at(id).incarnation == incarnation) {
-      FinishWrite(id, page, status, after);
+      FinishWrite(id, page, copy, status, after);
     }
   }
   page = nullptr;
@@ -298,8 +332,8 @@ void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {
   if (!status.ok()) LogWarning("ssd_write_failed", {{"error", status.ToString()}});
 }
 
-void TieredStore::FinishWrite(EntryId id, const HostPagePtr& page, const absl::Status& status,
-                              Aftermath& after) {
+void TieredStore::FinishWrite(EntryId id, const HostPagePtr& page, const CopyInfo& written,
+                              const absl::Status& status, Aftermath& after) {
   const DirectoryEntry& entry = directory_.at(id);
   directory_.SetQueued(id, false);
   const bool demote = demoting_.contains(id);
@@ -307,8 +341,7 @@ void TieredStore::FinishWrite(EntryId id, const HostPagePtr& page, const absl::S
   if (demote) demotion_asked_ = true;  // the queue has room again
   if (entry.quarantined) return;       // the deletion waits in the queue behind us
   if (status.ok()) {
-    directory_.SetSsd(id,
-                      {page->bytes(), page->planes(), page->precision(), page->header().fidelity});
+    directory_.SetSsd(id, written);
     if (entry.host != page) {
       // Another encoding came while this one was written: it follows. When the queue is full it
       // stays dirty, and is written when it is demoted.

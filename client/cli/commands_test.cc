@@ -230,6 +230,9 @@ TEST_F(CommandsTest, ModelsAndLadder) {
   model.set_ladder(v1::PRECISION_Q8);
   model.set_pages(12);
   model.add_k_lo_layers(3);
+  model.mutable_steps()->set_idle(v1::PRECISION_Q4);
+  model.mutable_steps()->set_idle_after_seconds(600);
+  model.mutable_steps()->set_ssd(v1::PRECISION_Q4);
   v1::ModelStatus& other = *admin_.models.add_models();
   other.set_model("other");
   other.set_profile_problem("profile: of model 1234");
@@ -240,6 +243,9 @@ TEST_F(CommandsTest, ModelsAndLadder) {
   EXPECT_EQ(rows[1]["ladder"], "q8");
   EXPECT_EQ(rows[1]["k_lo_layers"], Json::array({3}));
   EXPECT_THAT(models.errors, HasSubstr("smol"));
+  EXPECT_THAT(models.errors, HasSubstr("q8, idle 600s q4, ssd q4 "));
+  EXPECT_EQ(rows[1]["steps"]["idle_after_seconds"], 600);
+  EXPECT_FALSE(rows[1]["steps"].contains("pressure"));
   EXPECT_THAT(models.errors, HasSubstr("1 layer "));
   EXPECT_THAT(models.errors, HasSubstr("other: profile: of model 1234"));
   admin_.models.mutable_models()->RemoveLast();

@@ -53,7 +53,8 @@ void AddLadderCommand(CommandLine& commands) {
       "ladder", "Set the precision to which pages of a model age",
       "Pages that have left the window of every running request follow in the background: going\n"
       "down frees memory for good, going up affects only pages pushed later. Pages are encoded\n"
-      "once, from what was computed; q8 to q4 only drops planes.\n\n"
+      "once, from what was computed; q8 to q4 only drops planes. Steps of the configured ladder\n"
+      "below that (idle, pressure, ssd) stay; pagoda models shows them.\n\n"
       "Example: pagoda ladder all q8\n"
       "         pagoda ladder SmolLM2-135M-Instruct q4\n\n"
       "JSON keys: identity (empty: every model), ladder, pages_queued\n");

@@ -28,6 +28,33 @@ std::string KLoText(const v1::ModelStatus& model) {
                       model.k_lo_layers_size() == 1 ? " layer" : " layers");
 }
 
+// "q8", and the steps below it: "q8, idle 600s q4, pressure q4".
+std::string LadderText(const v1::ModelStatus& model) {
+  std::string text = PrecisionText(model.ladder());
+  const v1::LadderSteps& steps = model.steps();
+  const auto add = [&text](absl::string_view step, v1::Precision precision) {
+    if (precision == v1::PRECISION_UNSPECIFIED) return;
+    absl::StrAppend(&text, ", ", step, " ", PrecisionText(precision));
+  };
+  add(absl::StrCat("idle ", steps.idle_after_seconds(), "s"), steps.idle());
+  add("pressure", steps.pressure());
+  add("ssd", steps.ssd());
+  return text;
+}
+
+Json StepsJson(const v1::LadderSteps& steps) {
+  Json json = Json::object();
+  if (steps.idle() != v1::PRECISION_UNSPECIFIED) {
+    json["idle"] = PrecisionText(steps.idle());
+    json["idle_after_seconds"] = steps.idle_after_seconds();
+  }
+  if (steps.pressure() != v1::PRECISION_UNSPECIFIED) {
+    json["pressure"] = PrecisionText(steps.pressure());
+  }
+  if (steps.ssd() != v1::PRECISION_UNSPECIFIED) json["ssd"] = PrecisionText(steps.ssd());
+  return json;
+}
+
 absl::Status RunModels(const ModelsOptions& options) {
   PAGODA_RETURN_IF_ERROR(CheckJsonPath(options.json));
   AdminConnection admin(options.connection);
@@ -47,7 +74,7 @@ absl::Status RunModels(const ModelsOptions& options) {
   for (const v1::ModelStatus& model : models) {
     const std::string identity = absl::BytesToHexString(model.identity());
     table.AddRow({model.model().empty() ? "(not announced since the start)" : model.model(),
-                  identity.substr(0, 12), PrecisionText(model.ladder()), KLoText(model),
+                  identity.substr(0, 12), LadderText(model), KLoText(model),
                   absl::StrCat(model.page_tokens()),
                   FormatCount(static_cast<int64_t>(model.pages())),
                   FormatBytes(static_cast<double>(model.host_bytes())),
@@ -55,6 +82,7 @@ absl::Status RunModels(const ModelsOptions& options) {
     json.push_back({{"identity", identity},
                     {"model", model.model()},
                     {"ladder", PrecisionText(model.ladder())},
+                    {"steps", StepsJson(model.steps())},
                     {"k_lo_layers",
                      std::vector<uint32_t>(model.k_lo_layers().begin(), model.k_lo_layers().end())},
                     {"profile_problem", model.profile_problem()},
@@ -80,8 +108,10 @@ void AddModelsCommand(CommandLine& commands) {
   CLI::App* const app = commands.AddApp(
       "models", "List models, their ladder and what their pages take",
       "Example: pagoda models\n\n"
-      "JSON keys: models[] {identity, model, ladder, k_lo_layers[], profile_problem, page_tokens,\n"
-      "  pages, host_bytes, ssd_bytes}\n");
+      "JSON keys: models[] {identity, model, ladder, steps {idle, idle_after_seconds, pressure, "
+      "ssd:\n"
+      "  those that are set}, k_lo_layers[], profile_problem, page_tokens, pages, host_bytes,\n"
+      "  ssd_bytes}\n");
   AddConnectionFlags(*app, options->connection);
   AddJsonFlag(*app, options->json);
   commands.Add({app, nullptr, [options] { return RunModels(*options); }});

@@ -141,6 +141,22 @@ TEST_P(EncodedGenerator, EncodedHitsKeepTheWindowAtQ8) {
   EXPECT_EQ(cache.finish_count, 3);
 }
 
+// A composite sequence: an old front at the precision of the ladder, a tail as it was computed.
+TEST_P(EncodedGenerator, AnOldFrontAndAnExactTailChangeNothing) {
+  TinyModel tiny(kModel);
+  const std::vector<uint32_t> prompt = tiny.RandomIds(500, 9);
+  const Answer bare = Generate(tiny, prompt, Options(GetParam()));
+  MemoryPrefixCache cache;
+  Generate(tiny, prompt, Options(GetParam(), &cache));
+  cache.serve_precision = GetParam().precision;
+  cache.raw_from_page = 5;  // pages 5 and 6 are the window of the prompt's tail
+  const Answer warm = Generate(tiny, prompt, Options(GetParam(), &cache));
+  EXPECT_EQ(warm.result.hit.tokens, 448);
+  EXPECT_EQ(warm.result.hit.precision, GetParam().precision);
+  ExpectSame(bare, warm);
+  EXPECT_EQ(cache.conflict_count, 0);
+}
+
 TEST_P(EncodedGenerator, RawRequestsNeverSeePagesOfLowerFidelity) {
   TinyModel tiny(kModel);
   const std::vector<uint32_t> prompt = tiny.RandomIds(500, 6);

@@ -229,6 +229,19 @@ void YamlSection::Seconds(absl::string_view key, absl::Duration& target, double 
   target = absl::Seconds(parsed);
 }
 
+void YamlSection::Time(absl::string_view key, absl::Duration& target, absl::Duration min,
+                       absl::Duration max) {
+  const std::string accepted = absl::StrCat("a time from ", absl::FormatDuration(min), " to ",
+                                            absl::FormatDuration(max), ", as in 90s, 10m or 12h");
+  std::string value;
+  if (!Scalar(key, accepted, value)) return;
+  absl::Duration parsed;
+  if (!absl::ParseDuration(value, &parsed) || parsed < min || parsed > max) {
+    return Fail(key, Quoted(value), accepted);
+  }
+  target = parsed;
+}
+
 void YamlSection::Ladder(absl::string_view key, Precision& target) {
   constexpr char kAccepted[] = "raw16, q8 or q4";
   std::string value;
@@ -270,6 +283,10 @@ std::vector<std::string> YamlSection::Names() const {
 
 bool YamlSection::Has(absl::string_view key) const {
   return node_.IsDefined() && node_.IsMap() && node_[std::string(key)].IsDefined();
+}
+
+bool YamlSection::HasMap(absl::string_view key) const {
+  return Has(key) && node_[std::string(key)].IsMap();
 }
 
 void YamlSection::Finish() {

@@ -44,6 +44,8 @@ class YamlSection {
   void Fraction(absl::string_view key, double& target);
   void Number(absl::string_view key, double& target, double min, double max);
   void Seconds(absl::string_view key, absl::Duration& target, double min, double max);
+  // With a unit, as in 90s, 10m or 12h.
+  void Time(absl::string_view key, absl::Duration& target, absl::Duration min, absl::Duration max);
   void Ladder(absl::string_view key, Precision& target);  // raw16, q8 or q4
 
   // An absent key gives an empty section.
@@ -53,6 +55,7 @@ class YamlSection {
   // Keys as written, for maps whose keys are names.
   std::vector<std::string> Names() const;
   bool Has(absl::string_view key) const;
+  bool HasMap(absl::string_view key) const;
 
   // Refuses keys that were never asked for and names the nearest one that was.
   void Finish();

@@ -82,36 +82,68 @@ void EvictionPolicy::Unlock(EntryId id) {
   if (MayGo(id)) OnEvictable(id);
 }
 
+// Marks what it takes, so that parents follow their children; the marks go with it.
+struct EvictionPolicy::Pick {
+  explicit Pick(EvictionPolicy& owner) : policy(owner) { policy.OnPick(); }
+  ~Pick() {
+    for (const EntryId id : taken) {
+      policy.nodes_[id].picked = false;
+      policy.nodes_[policy.nodes_[id].parent].released = false;
+    }
+  }
+  Pick(const Pick&) = delete;
+  Pick& operator=(const Pick&) = delete;
+
+  void Take(EntryId id) {
+    Node& node = policy.nodes_[id];
+    PAGODA_CHECK(!node.picked);
+    node.picked = true;
+    taken.push_back(id);
+    policy.OnPicked(id);
+    if (node.parent == kNoEntry || !policy.leaves_only_) return;
+    Node& parent = policy.nodes_[node.parent];
+    const uint32_t children = parent.child_count;
+    const uint32_t left =
+        children == 1 ? 0 : --children_left.try_emplace(node.parent, children).first->second;
+    if (left > 0) return;
+    parent.released = true;
+    if (policy.MayGo(node.parent)) policy.OnEvictable(node.parent);
+  }
+
+  EvictionPolicy& policy;
+  std::vector<EntryId> taken;
+  absl::flat_hash_map<EntryId, uint32_t> children_left;  // of parents with several children
+};
+
 std::vector<EntryId> EvictionPolicy::PickVictims(int64_t bytes,
                                                  absl::FunctionRef<bool(EntryId)> may_take) {
-  std::vector<EntryId> victims;
-  absl::flat_hash_map<EntryId, uint32_t> children_left;  // of parents with several children
+  Pick pick(*this);
   int64_t picked_bytes = 0;
-  OnPick();
   while (picked_bytes < bytes) {
     const EntryId id = NextVictim();
     if (id == kNoEntry) break;
     if (!may_take(id)) continue;
-    Node& node = nodes_[id];
-    PAGODA_CHECK(!node.picked);
-    node.picked = true;
-    victims.push_back(id);
-    picked_bytes += node.bytes;
-    OnPicked(id);
-    if (node.parent == kNoEntry || !leaves_only_) continue;
-    Node& parent = nodes_[node.parent];
-    const uint32_t children = parent.child_count;
-    const uint32_t left =
-        children == 1 ? 0 : --children_left.try_emplace(node.parent, children).first->second;
-    if (left > 0) continue;
-    parent.released = true;
-    if (MayGo(node.parent)) OnEvictable(node.parent);
+    pick.Take(id);
+    picked_bytes += nodes_[id].bytes;
   }
-  for (const EntryId id : victims) {
-    nodes_[id].picked = false;
-    nodes_[nodes_[id].parent].released = false;
+  return pick.taken;
+}
+
+std::vector<EntryId> EvictionPolicy::PickByGain(int64_t bytes, int64_t visits_max,
+                                                absl::FunctionRef<int64_t(EntryId)> gain) {
+  Pick pick(*this);
+  std::vector<EntryId> found;
+  int64_t found_bytes = 0;
+  for (int64_t visits = 0; visits < visits_max && found_bytes < bytes; ++visits) {
+    const EntryId id = NextVictim();
+    if (id == kNoEntry) break;
+    pick.Take(id);
+    const int64_t gained = gain(id);
+    if (gained <= 0) continue;
+    found.push_back(id);
+    found_bytes += gained;
   }
-  return victims;
+  return found;
 }
 
 }  // namespace pagoda::policy

@@ -31,7 +31,7 @@ PrefixHit MemoryPrefixCache::Load(absl::Span<const uint32_t> prompt_ids, KvSeque
     const bool usable =
         found != pages_.end() && found->second.fidelity >= sequence.options().precision;
     if (!usable || static_cast<int64_t>(precisions.size()) == pages_max) break;
-    precisions.push_back(serve_precision);
+    precisions.push_back(PrecisionOfPage(static_cast<int64_t>(precisions.size())));
   }
   PrefixHit hit;
   const int64_t page_count =
@@ -41,8 +41,9 @@ PrefixHit MemoryPrefixCache::Load(absl::Span<const uint32_t> prompt_ids, KvSeque
     const Entry& entry = pages_.at(key);
     PageBuffer raw = sequence.NewPage(index, Precision::kRaw16);
     CopySegments(entry.segments, raw);
-    PageBuffer page = sequence.NewPage(index, serve_precision);
-    if (serve_precision == Precision::kRaw16) {
+    const Precision precision = PrecisionOfPage(index);
+    PageBuffer page = sequence.NewPage(index, precision);
+    if (precision == Precision::kRaw16) {
       page = std::move(raw);
     } else {
       PAGODA_CHECK(kernels::EncodePage(raw.header(), raw.segments(), page.mutable_header(),
@@ -53,7 +54,7 @@ PrefixHit MemoryPrefixCache::Load(absl::Span<const uint32_t> prompt_ids, KvSeque
     if (!sequence.AppendLoaded(std::move(page), entry.fidelity).ok()) break;
     hit.tokens += page_tokens;
     hit.tier = "host";
-    hit.precision = serve_precision;
+    hit.precision = index == 0 ? precision : std::min(hit.precision, precision);
     request_ids_ = key;
     request_pages_.push_back(std::move(key));
   }

@@ -15,6 +15,7 @@ class MemoryPrefixCache : public PrefixCache {
  public:
   // Behaviour, to be changed between requests.
   Precision serve_precision = Precision::kRaw16;  // of pages that Load() hands out
+  int64_t raw_from_page = 1 << 20;                // but those from here on in raw16
   int64_t pages_max = 1 << 20;                    // Load() fails beyond
   bool fetch_encoded = true;                      // false: the worker encodes by itself
 
@@ -37,6 +38,10 @@ class MemoryPrefixCache : public PrefixCache {
     Precision fidelity = Precision::kRaw16;
     std::vector<std::string> segments;  // raw16
   };
+
+  Precision PrecisionOfPage(int64_t page_index) const {
+    return page_index < raw_from_page ? serve_precision : Precision::kRaw16;
+  }
 
   absl::flat_hash_map<std::string, Entry> pages_;  // by the bytes of all ids up to the page's end
   std::string request_ids_;                        // bytes of the ids of the pages so far

@@ -1,0 +1,200 @@
+// Goal: pages have other forms in memory and on SSD just as the codec's owner says: under pressure
+// the coldest become smaller before any is demoted, SSD gets the form meant for it and keeps what
+// memory gave up, and a lookup that wants this gets it back. Method: q8 and q4 forms of one
+// content, hooks that the test plays, every byte compared.
+#include "storage/base/crc32c.h"
+#include "storage/testing/store_fixture.h"
+
+namespace pagoda {
+namespace {
+
+class FormsTest : public StoreTest {
+ protected:
+  static TestPage At(TestPage page, Precision precision) {
+    page.precision = precision;
+    return page;
+  }
+  static TestPage Big(uint32_t token, Precision precision = Precision::kQ8) {
+    TestPage page = TestRoot(token);
+    page.segment_bytes = 400000;
+    page.precision = precision;
+    return page;
+  }
+  absl::Status Lower(const TestPage& page, SsdCopy on_ssd) {
+    return store_->ReplaceEncoding(Get(page), Staged(At(page, Precision::kQ4)), on_ssd);
+  }
+  static std::optional<SsdForm> Q4Form(const HostPage& host, const TestPage& page) {
+    if (host.precision() != Precision::kQ8) return std::nullopt;
+    const TestPage q4 = At(page, Precision::kQ4);
+    SsdForm form;
+    form.header = HeaderOf(q4);
+    auto bytes = std::make_shared<std::vector<std::string>>();
+    for (size_t i = 0; i < form.header.segments.size(); ++i) {
+      bytes->push_back(SegmentBytes(q4, form.header, i));
+      form.header.segments[i].crc32c = Crc32c(AsBytes(bytes->back()));
+    }
+    for (const std::string& segment : *bytes) form.segments.push_back(AsBytes(segment));
+    form.owner = bytes;
+    return form;
+  }
+  double used_share() {
+    const TierStats host = store_->Stats().host;
+    return static_cast<double>(host.used_bytes) / static_cast<double>(host.capacity_bytes);
+  }
+};
+
+TEST_F(FormsTest, SsdGetsTheFormMeantForIt) {
+  Open();
+  const TestPage page = At(TestRoot(1), Precision::kQ8);
+  PageForms forms;
+  forms.on_ssd = [&](const HostPage& host) { return Q4Form(host, page); };
+  store_->SetPageForms(forms);
+  PAGODA_ASSERT_OK(Push(page));
+  PersistAll({page});
+  EXPECT_EQ(store_->Stats().dirty_page_count, 0);
+  EXPECT_TRUE(IsExactly(*Get(page), page));
+  EXPECT_EQ(Lookup({page}, Precision::kQ8).pages.size(), 1u);
+  ExpectExact();
+  DropFromHost();
+  EXPECT_EQ(Lookup({page}, Precision::kQ8).pages.size(), 0u);
+  EXPECT_EQ(Lookup({page}, Precision::kQ4).pages.size(), 1u);
+  const auto loaded = Load(page);
+  PAGODA_ASSERT_OK(loaded);
+  EXPECT_TRUE(IsExactly(**loaded, At(page, Precision::kQ4)));
+  ExpectExact();
+  Open();  // from the index
+  EXPECT_EQ(Lookup({page}, Precision::kQ4).pages.size(), 1u);
+  EXPECT_TRUE(IsExactly(**Load(page), At(page, Precision::kQ4)));
+}
+
+TEST_F(FormsTest, TheSameFormIsNotWrittenTwice) {
+  Open();
+  const TestPage page = At(TestRoot(1), Precision::kQ8);
+  PageForms forms;
+  forms.on_ssd = [&](const HostPage& host) { return Q4Form(host, page); };
+  store_->SetPageForms(forms);
+  PAGODA_ASSERT_OK(Push(page));
+  PersistAll({page});
+  const int64_t written = store_->Stats().counters.ssd_written_bytes;
+  PAGODA_ASSERT_OK(Lower(page, SsdCopy::kFollows));
+  PAGODA_ASSERT_OK(store_->Flush());
+  EXPECT_EQ(store_->Stats().counters.ssd_written_bytes, written);
+  EXPECT_EQ(store_->Stats().dirty_page_count, 0);
+  ExpectExact();
+}
+
+TEST_F(FormsTest, WhatMemoryGaveUpComesBackForWhoWantsIt) {
+  Open();
+  const std::vector<TestPage> chain = TestChain(3, 1, At(TestRoot(0), Precision::kQ8));
+  for (const TestPage& page : chain) PAGODA_ASSERT_OK(Push(page));
+  PersistAll(chain);
+  PAGODA_ASSERT_OK(Lower(chain[1], SsdCopy::kStays));
+  EXPECT_EQ(store_->Stats().dirty_page_count, 0);
+  ExpectExact();
+
+  // Who is content with q4 reads what is in memory.
+  const LookupAnswer low = Lookup(chain, Precision::kQ4);
+  ASSERT_EQ(low.pages.size(), 3u);
+  EXPECT_EQ(low.pages[1].state, PageState::kReady);
+  EXPECT_EQ(low.pages[1].precision, Precision::kQ4);
+
+  const LookupAnswer high =
+      Lookup(chain, Precision::kQ8, Precision::kNone, {"session", "request", absl::Minutes(1)});
+  ASSERT_EQ(high.pages.size(), 3u);
+  EXPECT_EQ(high.pages[1].state, PageState::kLoading);
+  EXPECT_EQ(high.pages[1].tier, TierKind::kSsd);
+  EXPECT_EQ(high.pages[1].precision, Precision::kQ8);
+  EXPECT_EQ(*store_->GetLeased("session", high.lease, chain[1].record()), nullptr);
+  absl::StatusOr<HostPagePtr> page = absl::UnknownError("no answer");
+  absl::Notification done;
+  store_->LoadLeased("session", high.lease, chain[1].record(),
+                     [&](absl::StatusOr<HostPagePtr> loaded) {
+                       page = std::move(loaded);
+                       done.Notify();
+                     });
+  ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  PAGODA_ASSERT_OK(page);
+  EXPECT_TRUE(IsExactly(**page, chain[1]));
+  EXPECT_EQ(*store_->GetLeased("session", high.lease, chain[1].record()), *page);
+  EXPECT_EQ(Get(chain[1]), *page);
+  *page = nullptr;
+  store_->ReleaseSession("session");
+  ExpectExact();
+
+  // Without its copy on SSD there is nothing better: a miss for who wants more.
+  PAGODA_ASSERT_OK(Lower(chain[1], SsdCopy::kFollows));
+  PAGODA_ASSERT_OK(store_->Flush());
+  EXPECT_EQ(Lookup(chain, Precision::kQ8).pages.size(), 1u);
+  ExpectExact();
+}
+
+TEST_F(FormsTest, UnderPressureTheColdestBecomeSmallerBeforeAnyGoes) {
+  options_.demotion_period = absl::Hours(1);  // only when it is asked
+  Open();
+  absl::Mutex mutex;
+  std::vector<PageKey> asked;
+  PageForms forms;
+  forms.shed = [&](absl::Span<const HostPagePtr> pages) {
+    std::vector<int64_t> gains;
+    absl::MutexLock lock(&mutex);
+    for (const HostPagePtr& page : pages) {
+      EXPECT_EQ(page->precision(), Precision::kQ8);
+      asked.push_back(page->header().record.key);
+      gains.push_back(page->bytes() / 2);
+    }
+    return gains;
+  };
+  store_->SetPageForms(forms);
+  std::vector<TestPage> pages;
+  const auto count_asked = [&] {
+    absl::MutexLock lock(&mutex);
+    return asked.size();
+  };
+  for (uint32_t i = 1; count_asked() == 0; ++i) {
+    ASSERT_LT(i, 200u);
+    pages.push_back(Big(i));
+    PAGODA_ASSERT_OK(Push(pages.back()));
+    if (used_share() > 0.85) {
+      ASSERT_TRUE(Eventually([&] { return count_asked() > 0; }));
+    }
+  }
+  std::vector<PageKey> first;
+  {
+    absl::MutexLock lock(&mutex);
+    first = asked;
+  }
+  ASSERT_LT(first.size(), pages.size());
+  for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i], pages[i].record().key) << i;
+  // They keep the promise: nothing is demoted, and all pages are there.
+  for (size_t i = 0; i < first.size(); ++i) {
+    PAGODA_ASSERT_OK(Lower(pages[i], SsdCopy::kStays));
+  }
+  EXPECT_LT(used_share(), 0.85);
+  for (const TestPage& page : pages) EXPECT_NE(Get(page), nullptr);
+  EXPECT_EQ(store_->Stats().counters.demoted_bytes, 0);
+  ExpectExact();
+}
+
+TEST_F(FormsTest, PagesThatDoNotFollowAreDemoted) {
+  Open();
+  PageForms forms;
+  forms.shed = [](absl::Span<const HostPagePtr> pages) {
+    return std::vector<int64_t>(pages.size(), int64_t{1} << 40);  // promises, and does nothing
+  };
+  store_->SetPageForms(forms);
+  for (uint32_t i = 1; i <= 60; ++i) {
+    ASSERT_TRUE(Eventually([&] {
+      clock_.Advance(absl::Milliseconds(50));
+      return Push(Big(i)).ok();
+    })) << i;
+  }
+  ASSERT_TRUE(Eventually([&] {
+    clock_.Advance(absl::Milliseconds(50));
+    return used_share() < 0.85;
+  }));
+  EXPECT_EQ(store_->Stats().page_count, 60);
+  ExpectExact();
+}
+
+}  // namespace
+}  // namespace pagoda
