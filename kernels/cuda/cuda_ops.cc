@@ -62,7 +62,9 @@ absl::Status DecodeAttentionCuda(const DecodeParams& p, Stream stream) {
     return absl::InvalidArgumentError(
         absl::StrFormat("decode: softmax scale %g is not finite", p.softmax_scale));
   }
-  return FromLaunch("decode", LaunchDecode(p, stream));
+  const bool lanes =
+      p.unit == DecodeUnit::kLanes || (p.unit == DecodeUnit::kBest && p.group_count == 1);
+  return FromLaunch("decode", lanes ? LaunchDecode(p, stream) : LaunchDecodeMma(p, stream));
 }
 
 absl::Status MergeStatesCuda(const MergeParams& p, Stream stream) {
@@ -104,7 +106,9 @@ absl::Status ValidateDeviceTiles(absl::Span<const PageTile> tiles, int32_t page_
          {static_cast<const void*>(tile.raw_k), static_cast<const void*>(tile.raw_v),
           static_cast<const void*>(tile.sink_k), static_cast<const void*>(tile.sink_v),
           static_cast<const void*>(tile.k_hi), static_cast<const void*>(tile.v_hi),
-          static_cast<const void*>(tile.k_lo), static_cast<const void*>(tile.v_lo)}) {
+          static_cast<const void*>(tile.k_lo), static_cast<const void*>(tile.v_lo),
+          static_cast<const void*>(tile.k_hi_params), static_cast<const void*>(tile.v_hi_params),
+          static_cast<const void*>(tile.k_lo_params), static_cast<const void*>(tile.v_lo_params)}) {
       if (!IsAligned(part)) {
         return absl::InvalidArgumentError(
             absl::StrFormat("tile at position %d: a part at %p, a multiple of 16 is needed",

@@ -19,10 +19,10 @@ __device__ float LevelOf(const TileCodes& codes, int64_t word, int element) {
   return static_cast<float>(16 * hi + (codes.lo[word] >> shift & 15)) - 127.5f;
 }
 
-// One row of codes in the lanes' layout, un-rotated. `mean` is null for V.
+// One row of codes in the lanes' layout, un-rotated.
 template <int D, bool kIsK>
-__device__ void DecodeRow(const TileCodes& codes, const uint16_t* mean, int token, int page_tokens,
-                          int lane, float (&x)[kChannelsOfLane<D>]) {
+__device__ void DecodeRow(const TileCodes& codes, int token, int page_tokens, int lane,
+                          float (&x)[kChannelsOfLane<D>]) {
   const int block = token / kTileTokens;
   const int t = token % kTileTokens;
 #pragma unroll
@@ -34,21 +34,19 @@ __device__ void DecodeRow(const TileCodes& codes, const uint16_t* mean, int toke
                               : TileShape<D>::VBlock(block) + (i * 4 + t / kOctet) * 32 + lane;
     const float level = LevelOf(codes, word, kIsK ? c % kOctet : t % kOctet);
     x[i] = __fmul_rn(level, codes.Scale(GroupOfRun<D>(i) * page_tokens + token));
-    if (kIsK) x[i] = __fadd_rn(x[i], Fp16ToFloat(mean[c]));
+    if (kIsK) x[i] = __fadd_rn(x[i], Fp16ToFloat(codes.mean[c]));
   }
   RotateLanesBackward<D>(x, lane);
 }
 
 template <int D, bool kIsK, typename Row>
-__device__ void DecodeBlock(const PageTile& tile, int block, int page_tokens, int64_t token_stride,
+__device__ void DecodeBlock(const TileOfHead<D>& tile, int block, int64_t token_stride,
                             Row* target) {
   const int lane = threadIdx.x;
-  const bool raw = tile.precision == Precision::kRaw16;
-  const uint16_t* exact =
-      kIsK ? (raw ? tile.raw_k : tile.sink_k) : (raw ? tile.raw_v : tile.sink_v);
-  const int exact_count = raw ? tile.token_count : tile.sink_count;
-  const TileCodes codes = kIsK ? KeyCodes<D>(tile) : ValueCodes<D>(tile);
-  const int end = Least(tile.token_count, kTileTokens * (block + 1));
+  const uint16_t* exact = kIsK ? tile.KeyRows() : tile.ValueRows();
+  const int exact_count = tile.IsRaw() ? tile.first.token_count : tile.first.sink_count;
+  const TileCodes codes = kIsK ? tile.KeyCodes() : tile.ValueCodes();
+  const int end = Least(tile.first.token_count, kTileTokens * (block + 1));
   for (int token = kTileTokens * block; token < end; ++token) {
     float x[kChannelsOfLane<D>];
     if (token < exact_count) {
@@ -58,7 +56,7 @@ __device__ void DecodeBlock(const PageTile& tile, int block, int page_tokens, in
         x[i] = c < D ? Bf16ToFloat(exact[int64_t{token} * D + c]) : 0.0f;
       }
     } else {
-      DecodeRow<D, kIsK>(codes, tile.k_hi_params, token, page_tokens, lane, x);
+      DecodeRow<D, kIsK>(codes, token, tile.page_tokens, lane, x);
     }
     Row* row = target + token * token_stride;
 #pragma unroll
@@ -71,15 +69,13 @@ __device__ void DecodeBlock(const PageTile& tile, int block, int page_tokens, in
 // Grid: blocks of 32 tokens times K and V, heads, tiles.
 template <int D, typename Row>
 __global__ void __launch_bounds__(kLanes) DequantizeKernel(DequantizeParams p) {
-  const PageTile tile = TileOfHead<D>(p.tiles[blockIdx.z], blockIdx.y, p.page_tokens);
+  const TileOfHead<D> tile{p.tiles[blockIdx.z], static_cast<int>(blockIdx.y), p.page_tokens};
   const int block = blockIdx.x / 2;
   const int64_t offset = p.target_offset[blockIdx.z] + int64_t{blockIdx.y} * p.head_stride;
   if (blockIdx.x % 2 == 0) {
-    DecodeBlock<D, true>(tile, block, p.page_tokens, p.token_stride,
-                         static_cast<Row*>(p.k) + offset);
+    DecodeBlock<D, true>(tile, block, p.token_stride, static_cast<Row*>(p.k) + offset);
   } else {
-    DecodeBlock<D, false>(tile, block, p.page_tokens, p.token_stride,
-                          static_cast<Row*>(p.v) + offset);
+    DecodeBlock<D, false>(tile, block, p.token_stride, static_cast<Row*>(p.v) + offset);
   }
 }
 

@@ -9,6 +9,7 @@
 namespace pagoda::kernels::cuda {
 
 const char* LaunchDecode(const DecodeParams& params, Stream stream);
+const char* LaunchDecodeMma(const DecodeParams& params, Stream stream);
 const char* LaunchMerge(const MergeParams& params, Stream stream);
 const char* LaunchEncode(const EncodeParams& params, Stream stream);
 const char* LaunchDequantize(const DequantizeParams& params, Stream stream);

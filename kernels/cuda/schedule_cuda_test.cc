@@ -26,14 +26,21 @@ auto UnderSchedules(F run) {
 }
 
 TEST(ScheduleCudaTest, Decode) {
-  for (const auto& [head_dim, group_count] : {std::pair(64, 1), std::pair(80, 3)}) {
-    SCOPED_TRACE(head_dim);
-    const PageShape shape{1, 1, head_dim, 32};
+  struct Shape {
+    int32_t head_dim;
+    int32_t group_count;
+    DecodeUnit unit;
+  };
+  for (const Shape& s :
+       {Shape{64, 1, DecodeUnit::kLanes}, Shape{80, 3, DecodeUnit::kLanes},
+        Shape{64, 3, DecodeUnit::kTensorCores}, Shape{80, 9, DecodeUnit::kTensorCores}}) {
+    SCOPED_TRACE(testing::Message() << s.head_dim << ", heads " << s.group_count);
+    const PageShape shape{1, 1, s.head_dim, 32};
     const DecodePages pages(shape, {Precision::kQ4, Precision::kQ8, Precision::kRaw16}, 3, 1);
-    const auto run = [&, heads = group_count] {
-      DecodeCase decode(pages, {70}, heads, 2);
-      const States states = decode.RunOnDevice(heads, 2);
-      decode.ExpectWithinBound(states, heads);
+    const auto run = [&] {
+      DecodeCase decode(pages, {70}, s.group_count, 2);
+      const States states = decode.RunOnDevice(s.group_count, 2, s.unit);
+      decode.ExpectWithinBound(states, s.group_count, s.unit);
       return states.o;
     };
     UnderSchedules(run);
