@@ -12,6 +12,7 @@ namespace {
 
 constexpr int32_t kSplitsMax = 1024;
 constexpr int32_t kTilesMax = 1 << 20;
+constexpr int32_t kDigestTilesMax = 32768;
 constexpr int32_t kGridMax = 65535;  // a grid's second and third dimension
 
 absl::Status FromLaunch(const char* op, const char* error) {
@@ -43,6 +44,12 @@ absl::Status CheckPointers(const char* op, std::initializer_list<const void*> po
     ++index;
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckDigest(const char* op, PlaneId digest) {
+  if (IsDigest(digest)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: plane %d is not a digest", op, static_cast<int>(digest)));
 }
 
 bool IsAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
@@ -97,6 +104,27 @@ absl::Status GatherCuda(const GatherParams& p, Stream stream) {
   PAGODA_RETURN_IF_ERROR(CheckCount("gather", "bytes_max", p.bytes_max, int64_t{1} << 40));
   PAGODA_RETURN_IF_ERROR(CheckPointers("gather", {p.pieces}));
   return FromLaunch("gather", LaunchGather(p, stream));
+}
+
+absl::Status BuildDigestsCuda(const BuildDigestParams& p, Stream stream) {
+  PAGODA_RETURN_IF_ERROR(CheckDigest("build digests", p.digest));
+  PAGODA_RETURN_IF_ERROR(
+      ValidatePageShape(PageShape{1, p.kv_head_count, p.head_dim, p.page_tokens}));
+  PAGODA_RETURN_IF_ERROR(CheckHeadDim("build digests", p.head_dim));
+  PAGODA_RETURN_IF_ERROR(CheckCount("build digests", "tile_count", p.tile_count, kDigestTilesMax));
+  PAGODA_RETURN_IF_ERROR(CheckPointers("build digests", {p.tiles, p.words}));
+  return FromLaunch("build digests", LaunchBuildDigests(p, stream));
+}
+
+absl::Status ScorePagesCuda(const DeviceScoreParams& p, Stream stream) {
+  PAGODA_RETURN_IF_ERROR(CheckDigest("score pages", p.digest));
+  PAGODA_RETURN_IF_ERROR(
+      ValidatePageShape(PageShape{1, p.kv_head_count, p.head_dim, p.page_tokens}));
+  PAGODA_RETURN_IF_ERROR(CheckHeadDim("score pages", p.head_dim));
+  PAGODA_RETURN_IF_ERROR(CheckCount("score pages", "tile_count", p.tile_count, kDigestTilesMax));
+  PAGODA_RETURN_IF_ERROR(CheckCount("score pages", "group_count", p.group_count, 64));
+  PAGODA_RETURN_IF_ERROR(CheckPointers("score pages", {p.q, p.tiles, p.scores}));
+  return FromLaunch("score pages", LaunchScorePages(p, stream));
 }
 
 absl::Status ValidateDeviceTiles(absl::Span<const PageTile> tiles, int32_t page_tokens) {

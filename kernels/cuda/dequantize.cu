@@ -3,7 +3,7 @@
 #include "kernels/cuda/codec_cuda.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launchers.h"
-#include "kernels/cuda/tile.cuh"
+#include "kernels/cuda/rows.cuh"
 
 namespace pagoda::kernels::cuda {
 namespace {
@@ -11,53 +11,15 @@ namespace {
 __device__ void StoreRow(float* row, int c, float x) { row[c] = x; }
 __device__ void StoreRow(uint16_t* row, int c, float x) { row[c] = Bf16FromFloat(x); }
 
-// Level of one element of an octet word.
-__device__ float LevelOf(const TileCodes& codes, int64_t word, int element) {
-  const int shift = element % 4 * 8 + element / 4 * 4;
-  const uint32_t hi = codes.hi[word] >> shift & 15;
-  if (codes.lo == nullptr) return static_cast<float>(hi) - 7.5f;
-  return static_cast<float>(16 * hi + (codes.lo[word] >> shift & 15)) - 127.5f;
-}
-
-// One row of codes in the lanes' layout, un-rotated.
-template <int D, bool kIsK>
-__device__ void DecodeRow(const TileCodes& codes, int token, int page_tokens, int lane,
-                          float (&x)[kChannelsOfLane<D>]) {
-  const int block = token / kTileTokens;
-  const int t = token % kTileTokens;
-#pragma unroll
-  for (int i = 0; i < kChannelsOfLane<D>; ++i) {
-    const int c = kLanes * i + lane;
-    x[i] = 0;
-    if (c >= D) continue;
-    const int64_t word = kIsK ? TileShape<D>::KBlock(block) + c / kOctet * kTileTokens + t
-                              : TileShape<D>::VBlock(block) + (i * 4 + t / kOctet) * 32 + lane;
-    const float level = LevelOf(codes, word, kIsK ? c % kOctet : t % kOctet);
-    x[i] = __fmul_rn(level, codes.Scale(GroupOfRun<D>(i) * page_tokens + token));
-    if (kIsK) x[i] = __fadd_rn(x[i], Fp16ToFloat(codes.mean[c]));
-  }
-  RotateLanesBackward<D>(x, lane);
-}
-
 template <int D, bool kIsK, typename Row>
 __device__ void DecodeBlock(const TileOfHead<D>& tile, int block, int64_t token_stride,
                             Row* target) {
   const int lane = threadIdx.x;
-  const uint16_t* exact = kIsK ? tile.KeyRows() : tile.ValueRows();
-  const int exact_count = tile.IsRaw() ? tile.first.token_count : tile.first.sink_count;
-  const TileCodes codes = kIsK ? tile.KeyCodes() : tile.ValueCodes();
+  const TileRows<D, kIsK> rows(tile);
   const int end = Least(tile.first.token_count, kTileTokens * (block + 1));
   for (int token = kTileTokens * block; token < end; ++token) {
     float x[kChannelsOfLane<D>];
-    if (token < exact_count) {
-#pragma unroll
-      for (int i = 0; i < kChannelsOfLane<D>; ++i) {
-        const int c = kLanes * i + lane;
-        x[i] = c < D ? Bf16ToFloat(exact[int64_t{token} * D + c]) : 0.0f;
-      }
-    } else {
-      DecodeRow<D, kIsK>(codes, token, tile.page_tokens, lane, x);
-    }
+    rows.Read(token, lane, x);
     Row* row = target + token * token_stride;
 #pragma unroll
     for (int i = 0; i < kChannelsOfLane<D>; ++i) {

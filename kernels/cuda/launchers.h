@@ -5,6 +5,7 @@
 #include "kernels/cuda/attention_cuda.h"
 #include "kernels/cuda/codec_cuda.h"
 #include "kernels/cuda/gather_cuda.h"
+#include "kernels/cuda/page_score_cuda.h"
 
 namespace pagoda::kernels::cuda {
 
@@ -13,6 +14,8 @@ const char* LaunchDecodeMma(const DecodeParams& params, Stream stream);
 const char* LaunchMerge(const MergeParams& params, Stream stream);
 const char* LaunchEncode(const EncodeParams& params, Stream stream);
 const char* LaunchDequantize(const DequantizeParams& params, Stream stream);
+const char* LaunchBuildDigests(const BuildDigestParams& params, Stream stream);
+const char* LaunchScorePages(const DeviceScoreParams& params, Stream stream);
 const char* LaunchGather(const GatherParams& params, Stream stream);
 
 }  // namespace pagoda::kernels::cuda
