@@ -281,7 +281,8 @@ __device__ inline void ShareState(DecodeWarp<D, H>& state,
 }
 
 template <int D, int H>
-__global__ void __launch_bounds__(kDecodeWarps* kLanes, 1) DecodeKernel(DecodeParams p) {
+__global__ void __launch_bounds__(kDecodeWarps* kLanes, kBlocksAsked<(H > 1)>)
+    DecodeKernel(DecodeParams p) {
   using Shared = DecodeShared<D, H, DecodeReading<D, H>>;
   PAGODA_SHARED(Shared, shared);
   const DecodeHeads heads = HeadsOfBlock<H>(p);

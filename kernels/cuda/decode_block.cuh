@@ -9,6 +9,11 @@ namespace pagoda::kernels::cuda {
 
 constexpr int kDecodeWarps = 4;
 
+// Blocks of a multiprocessor that a kernel asks for. Asking for one keeps the compiler from
+// spilling registers to make room for more; asking for none lets it choose.
+template <bool kNoSpills>
+constexpr int kBlocksAsked = kNoSpills ? 1 : 0;
+
 // A block's shared memory for H query heads: what it needs while it reads pages, then the outputs
 // of its warps.
 template <int D, int H, typename Reading>

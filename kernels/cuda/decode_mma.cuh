@@ -376,7 +376,8 @@ __device__ inline void ShareState(MmaWarp<D>& state,
 }
 
 template <int D>
-__global__ void __launch_bounds__(kDecodeWarps* kLanes, 1) DecodeMmaKernel(DecodeParams p) {
+__global__ void __launch_bounds__(kDecodeWarps* kLanes, kBlocksAsked<D == 80>)
+    DecodeMmaKernel(DecodeParams p) {
   using Shared = DecodeShared<D, kMmaHeads, MmaReading<D>>;
   PAGODA_SHARED(Shared, shared);
   const DecodeHeads heads = HeadsOfBlock<kMmaHeads>(p);
