@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "absl/strings/str_format.h"
 #include "kernels/attention_rows_ref.h"
@@ -15,17 +14,6 @@ namespace {
 constexpr int64_t kShiftMax = int64_t{1} << 24;  // angles then err by less than 2^-28
 constexpr size_t kRunsOfCallMax = 4096;
 
-absl::Status ValidateRope(const Rope& rope, int32_t head_dim) {
-  const bool dims_ok = rope.rope_dims >= 2 && rope.rope_dims <= head_dim && rope.rope_dims % 2 == 0;
-  const bool numbers_ok = std::isfinite(rope.theta) && rope.theta > 0 &&
-                          std::isfinite(rope.linear_factor) && rope.linear_factor > 0;
-  if (dims_ok && numbers_ok) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrFormat("position shift: rope of %d channels (accepted even, 2 to %d), theta %g, "
-                      "linear factor %g (accepted above 0)",
-                      rope.rope_dims, head_dim, rope.theta, rope.linear_factor));
-}
-
 absl::Status Validate(const ShiftedAttentionParams& p) {
   if (!p.attention.pages.empty() || p.runs.empty() || p.runs.size() > kRunsOfCallMax) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -33,15 +21,12 @@ absl::Status Validate(const ShiftedAttentionParams& p) {
         p.runs.size(), kRunsOfCallMax, p.attention.pages.size()));
   }
   for (const TileRun& run : p.runs) {
-    if (run.shift < -kShiftMax || run.shift > kShiftMax) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "position shift: shift %d, accepted -%d to %d", run.shift, kShiftMax, kShiftMax));
-    }
     AttentionParams of_run = p.attention;
     of_run.pages = run.pages;
     PAGODA_RETURN_IF_ERROR(ValidateAttention(of_run));
+    PAGODA_RETURN_IF_ERROR(ValidateShift(p.rope, run.shift, p.attention.head_dim));
   }
-  return ValidateRope(p.rope, p.attention.head_dim);
+  return absl::OkStatus();
 }
 
 // Angles rounded once to float, as a rope table holds them.
@@ -85,6 +70,21 @@ absl::Status AttendRun(const ShiftedAttentionParams& p, const TileRun& run, std:
 }
 
 }  // namespace
+
+absl::Status ValidateShift(const Rope& rope, int64_t shift, int32_t head_dim) {
+  if (shift < -kShiftMax || shift > kShiftMax) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "position shift: shift %d, accepted -%d to %d", shift, kShiftMax, kShiftMax));
+  }
+  const bool dims_ok = rope.rope_dims >= 2 && rope.rope_dims <= head_dim && rope.rope_dims % 2 == 0;
+  const bool numbers_ok = std::isfinite(rope.theta) && rope.theta > 0 &&
+                          std::isfinite(rope.linear_factor) && rope.linear_factor > 0;
+  if (dims_ok && numbers_ok) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("position shift: rope of %d channels (accepted even, 2 to %d), theta %g, "
+                      "linear factor %g (accepted above 0)",
+                      rope.rope_dims, head_dim, rope.theta, rope.linear_factor));
+}
 
 RopeAngles AnglesOf(const Rope& rope, int64_t shift) {
   RopeAngles angles;

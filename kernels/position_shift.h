@@ -70,6 +70,9 @@ struct ShiftedAttentionScratch {
   std::vector<float> lse2[2];
 };
 
+// Shared by the twins.
+absl::Status ValidateShift(const Rope& rope, int64_t shift, int32_t head_dim);
+
 absl::Status ShiftedAttentionRef(const ShiftedAttentionParams& params);
 absl::Status ShiftedAttentionCpu(const ShiftedAttentionParams& params,
                                  ShiftedAttentionScratch& scratch);

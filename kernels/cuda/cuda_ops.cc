@@ -13,6 +13,7 @@ namespace {
 constexpr int32_t kSplitsMax = 1024;
 constexpr int32_t kTilesMax = 1 << 20;
 constexpr int32_t kDigestTilesMax = 32768;
+constexpr int32_t kTurnedRowsMax = 1 << 22;
 constexpr int32_t kGridMax = 65535;  // a grid's second and third dimension
 
 absl::Status FromLaunch(const char* op, const char* error) {
@@ -125,6 +126,14 @@ absl::Status ScorePagesCuda(const DeviceScoreParams& p, Stream stream) {
   PAGODA_RETURN_IF_ERROR(CheckCount("score pages", "group_count", p.group_count, 64));
   PAGODA_RETURN_IF_ERROR(CheckPointers("score pages", {p.q, p.tiles, p.scores}));
   return FromLaunch("score pages", LaunchScorePages(p, stream));
+}
+
+absl::Status TurnQueriesCuda(const TurnQueriesParams& p, Stream stream) {
+  PAGODA_RETURN_IF_ERROR(ValidatePageShape(PageShape{1, 1, p.head_dim, kTileTokens}));
+  PAGODA_RETURN_IF_ERROR(ValidateShift(p.rope, p.shift, p.head_dim));
+  PAGODA_RETURN_IF_ERROR(CheckCount("turn queries", "row_count", p.row_count, kTurnedRowsMax));
+  PAGODA_RETURN_IF_ERROR(CheckPointers("turn queries", {p.q, p.turned}));
+  return FromLaunch("turn queries", LaunchTurnQueries(p, stream));
 }
 
 absl::Status ValidateDeviceTiles(absl::Span<const PageTile> tiles, int32_t page_tokens) {

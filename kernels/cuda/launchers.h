@@ -6,6 +6,7 @@
 #include "kernels/cuda/codec_cuda.h"
 #include "kernels/cuda/gather_cuda.h"
 #include "kernels/cuda/page_score_cuda.h"
+#include "kernels/cuda/position_shift_cuda.h"
 
 namespace pagoda::kernels::cuda {
 
@@ -16,6 +17,7 @@ const char* LaunchEncode(const EncodeParams& params, Stream stream);
 const char* LaunchDequantize(const DequantizeParams& params, Stream stream);
 const char* LaunchBuildDigests(const BuildDigestParams& params, Stream stream);
 const char* LaunchScorePages(const DeviceScoreParams& params, Stream stream);
+const char* LaunchTurnQueries(const TurnQueriesParams& params, Stream stream);
 const char* LaunchGather(const GatherParams& params, Stream stream);
 
 }  // namespace pagoda::kernels::cuda

@@ -6,6 +6,8 @@
 
 #include "kernels/cuda/codec_cuda.h"
 #include "kernels/cuda/gather_cuda.h"
+#include "kernels/cuda/page_score_cuda.h"
+#include "kernels/cuda/position_shift_cuda.h"
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/testing/decode_case.h"
 
@@ -81,6 +83,30 @@ TEST(ScheduleCudaTest, EncodeAndDequantize) {
     return v.ToHost();
   };
   UnderSchedules(dequantize);
+}
+
+TEST(ScheduleCudaTest, DigestAndScore) {
+  const PageShape shape{1, 1, 80, 32};
+  const TestPage encoded = EncodedPage(RandomRawPage(shape, 0, 4), Precision::kQ4);
+  const DevicePage page(encoded);
+  const DeviceVector<PageTile> tiles(std::vector<PageTile>{page.view().tile(0, 0)});
+  const DeviceVector<float> q(std::vector<float>(2 * 80, 0.5f));
+  const auto score = [&] {
+    DeviceVector<uint16_t> words(TileBytesOf(PlaneId::kQuestDigest, shape).first / 2);
+    const DeviceVector<uint16_t*> targets(std::vector<uint16_t*>{words.data()});
+    PAGODA_EXPECT_OK(BuildDigestsCuda(
+        {PlaneId::kQuestDigest, tiles.data(), targets.data(), 1, 1, 80, 32}, nullptr));
+    DeviceVector<float> turned(2 * 80);
+    PAGODA_EXPECT_OK(
+        TurnQueriesCuda({q.data(), turned.data(), 2, 80, 9, Rope{1e4, 64, 1}}, nullptr));
+    const DeviceVector<DigestTile> digests(std::vector<DigestTile>{{words.data(), 32}});
+    DeviceVector<float> scores(2 * 2);
+    PAGODA_EXPECT_OK(ScorePagesCuda(
+        {PlaneId::kQuestDigest, turned.data(), digests.data(), scores.data(), 1, 1, 2, 80, 32},
+        nullptr));
+    return scores.ToHost();
+  };
+  UnderSchedules(score);
 }
 
 TEST(ScheduleCudaTest, Gather) {

@@ -60,7 +60,7 @@ cmake --build build/gpu --parallel "$jobs" --target gpu_tests > build/gpu/build.
 echo "built in $((SECONDS - started)) s"
 
 failed=0
-for op in gather merge_states codec page_score attention; do
+for op in gather merge_states codec page_score position_shift attention; do
   timeout 120 "build/gpu/bin/${op}_gpu_test" > "build/gpu/$op.log" 2>&1 && code=0 || code=$?
   if ((code == 0)); then
     echo "ok   ${op}_gpu_test: $(tail -n 1 "build/gpu/$op.log")"
