@@ -4,19 +4,12 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "kernels/attention.h"
+#include "kernels/attention_rows_ref.h"
 #include "kernels/codec.h"
 #include "storage/base/status_macros.h"
 
 namespace pagoda::kernels {
 namespace {
-
-struct DecodedTile {
-  int64_t base_position;
-  int32_t token_count;
-  std::vector<double> k;  // [token_count][head_dim]
-  std::vector<double> v;
-};
 
 // One row: q and out [head_dim]. Returns log2 of the sum.
 double AttendRow(const std::vector<DecodedTile>& tiles, const float* q, int64_t position,
@@ -78,17 +71,20 @@ absl::Status ValidateAttention(const AttentionParams& p) {
   return absl::OkStatus();
 }
 
-absl::Status AttentionRef(const AttentionParams& p) {
-  PAGODA_RETURN_IF_ERROR(ValidateAttention(p));
-  const PageShape shape{1, 1, p.head_dim, p.page_tokens};
-  std::vector<DecodedTile> tiles;
-  for (const PageTile& tile : p.pages) {
-    const auto size = static_cast<size_t>(tile.token_count * p.head_dim);
+absl::Status DecodeTilesRef(absl::Span<const PageTile> pages, int32_t head_dim, int32_t page_tokens,
+                            std::vector<DecodedTile>& tiles) {
+  const PageShape shape{1, 1, head_dim, page_tokens};
+  for (const PageTile& tile : pages) {
+    const auto size = static_cast<size_t>(tile.token_count * head_dim);
     tiles.push_back({tile.base_position, tile.token_count, std::vector<double>(size),
                      std::vector<double>(size)});
     PAGODA_RETURN_IF_ERROR(
         DecodeTileRef(tile, shape, tiles.back().k.data(), tiles.back().v.data()));
   }
+  return absl::OkStatus();
+}
+
+void AttendRowsRef(const AttentionParams& p, const std::vector<DecodedTile>& tiles) {
   for (int32_t i = 0; i < p.query_count; ++i) {
     for (int32_t g = 0; g < p.group_count; ++g) {
       const int64_t head = int64_t{g} * p.head_dim;
@@ -97,6 +93,13 @@ absl::Status AttentionRef(const AttentionParams& p) {
       if (p.lse2 != nullptr) p.lse2[i * p.group_count + g] = static_cast<float>(lse2);
     }
   }
+}
+
+absl::Status AttentionRef(const AttentionParams& p) {
+  PAGODA_RETURN_IF_ERROR(ValidateAttention(p));
+  std::vector<DecodedTile> tiles;
+  PAGODA_RETURN_IF_ERROR(DecodeTilesRef(p.pages, p.head_dim, p.page_tokens, tiles));
+  AttendRowsRef(p, tiles);
   return absl::OkStatus();
 }
 

@@ -35,6 +35,15 @@ PlaneEntry EntryOf(PlaneId plane) {
       entry.bit_count = 16;
       entry.row_count = kSinkTokens;
       return entry;
+    case PlaneId::kQuestDigest:
+    case PlaneId::kCentreDigest:
+    case PlaneId::kMeanDigest:
+      entry.kind = plane == PlaneId::kQuestDigest    ? PlaneKind::kDigestQuest
+                   : plane == PlaneId::kCentreDigest ? PlaneKind::kDigestCentre
+                                                     : PlaneKind::kDigestMean;
+      entry.tensor = Tensor::kK;
+      entry.bit_count = 16;
+      return entry;
     case PlaneId::kKHi:
     case PlaneId::kVHi:
     case PlaneId::kKLo:
@@ -94,6 +103,12 @@ TileBytes TileBytesOf(PlaneId plane, const PageShape& shape) {
     case PlaneId::kVHi:
     case PlaneId::kVLo:
       return {ScaleBytes(shape), shape.page_tokens * v_dim / 2};
+    case PlaneId::kQuestDigest:
+    case PlaneId::kCentreDigest:
+    case PlaneId::kMeanDigest:
+      return {AlignUp(shape.page_tokens / kDigestTokens * DigestRows(plane) * row_bytes,
+                      kPartAlignBytes),
+              0};
   }
   return {};
 }

@@ -8,6 +8,9 @@
 //
 //   codes of a K tile   [page_tokens/32][head_dim/8][32 tokens]   u32 words, e = channels
 //   codes of a V tile   [page_tokens/32][v_dim/32][4][32 channels] u32 words, e = tokens
+//   digest of a tile    [page_tokens/16][rows][head_dim] bf16, to a multiple of 64 bytes; rows 2
+//   (low,
+//                       high) or 1 (mean): page_score.h
 //   a word              byte i holds e[8o+i] in its low and e[8o+4+i] in its high nibble
 //   params              K hi   mean fp16 [head_dim], to a multiple of 64 bytes, then a4
 //                       V hi   a4        K lo, V lo   16 * a8
@@ -40,9 +43,10 @@ struct PageShape {
   bool operator==(const PageShape&) const = default;
 };
 
-constexpr int32_t kTileTokens = 32;  // tokens of one block of code words
-constexpr int32_t kOctet = 8;        // elements of one code word
-constexpr int32_t kSinkTokens = 4;   // first tokens of a sequence, kept exact
+constexpr int32_t kTileTokens = 32;    // tokens of one block of code words
+constexpr int32_t kOctet = 8;          // elements of one code word
+constexpr int32_t kSinkTokens = 4;     // first tokens of a sequence, kept exact
+constexpr int32_t kDigestTokens = 16;  // that share a score
 constexpr int32_t kHeadDimMax = 256;
 constexpr int32_t kPageTokensMax = 256;
 constexpr int64_t kSegmentBytesTarget = 256 << 10;
@@ -78,9 +82,24 @@ constexpr ChannelGroups GroupsOf(int32_t head_dim) {
 // fp16 words of the mean in the K hi params: head_dim, padded to 64 bytes. a4 follows.
 constexpr int64_t MeanWords(int32_t head_dim) { return AlignUp(head_dim, 32); }
 
-// The planes that kernels read. Others (digests, ...) may stand beside them in a page.
-enum class PlaneId : uint8_t { kRaw16, kKHi, kVHi, kKLo, kVLo, kSinkRows };
-constexpr int32_t kPlaneIdCount = 6;
+// The planes that kernels read; others may stand beside them in a page. Digests are derived: a page
+// has them only where someone appended them.
+enum class PlaneId : uint8_t {
+  kRaw16,
+  kKHi,
+  kVHi,
+  kKLo,
+  kVLo,
+  kSinkRows,
+  kQuestDigest,
+  kCentreDigest,
+  kMeanDigest,
+};
+constexpr int32_t kPlaneIdCount = 9;
+
+constexpr bool IsDigest(PlaneId plane) { return plane >= PlaneId::kQuestDigest; }
+// Rows of head_dim words that a digest keeps of kDigestTokens tokens.
+constexpr int32_t DigestRows(PlaneId digest) { return digest == PlaneId::kMeanDigest ? 1 : 2; }
 
 // Bytes of one layer of a plane, all its heads.
 int64_t LayerBytes(PlaneId plane, const PageShape& shape);
@@ -88,7 +107,7 @@ int64_t LayerBytes(PlaneId plane, const PageShape& shape);
 // Bytes of one tile (one layer, one head): params and codes of a codes plane, K rows and V rows of
 // a raw plane.
 struct TileBytes {
-  int64_t first = 0;   // params, or K rows
+  int64_t first = 0;   // params, or K rows, or a digest
   int64_t second = 0;  // codes, or V rows
 };
 TileBytes TileBytesOf(PlaneId plane, const PageShape& shape);

@@ -13,8 +13,9 @@
 namespace pagoda::kernels {
 namespace {
 
-constexpr PlaneId kPlanes[] = {PlaneId::kRaw16, PlaneId::kKHi, PlaneId::kVHi,
-                               PlaneId::kKLo,   PlaneId::kVLo, PlaneId::kSinkRows};
+constexpr PlaneId kPlanes[] = {PlaneId::kRaw16,       PlaneId::kKHi,          PlaneId::kVHi,
+                               PlaneId::kKLo,         PlaneId::kVLo,          PlaneId::kSinkRows,
+                               PlaneId::kQuestDigest, PlaneId::kCentreDigest, PlaneId::kMeanDigest};
 
 PageHeader HeaderOf(const PageShape& shape, int64_t base_position) {
   PageHeader header;
@@ -111,7 +112,7 @@ void ExpectTiled(PlaneId plane, const PageShape& shape, const SegmentEntry& segm
     for (int32_t head = 0; head < shape.head_count; ++head) {
       const TileBytes at = TileOffsets(plane, shape, segment.layer_count, layer, head);
       parts.push_back({at.first, at.first + bytes.first});
-      parts.push_back({at.second, at.second + bytes.second});
+      if (!IsDigest(plane)) parts.push_back({at.second, at.second + bytes.second});
     }
   }
   std::sort(parts.begin(), parts.end(), [](Part a, Part b) { return a.begin < b.begin; });

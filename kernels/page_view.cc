@@ -18,7 +18,8 @@ absl::Status CheckFrame(PlaneId plane, const PageShape& shape, const PageHeader&
         absl::StrFormat("page view: plane of heads %d+%d, page has %d+%d", entry.head_begin,
                         entry.head_count, header.record.head_begin, shape.head_count));
   }
-  if (plane == PlaneId::kSinkRows) return absl::OkStatus();  // always in the raw frame
+  // Always in the raw frame.
+  if (plane == PlaneId::kSinkRows || IsDigest(plane)) return absl::OkStatus();
   const bool raw = plane == PlaneId::kRaw16;
   const Rotation rotation = raw ? Rotation::kNone : Rotation::kHadamardV1;
   const CodeRecipe recipe = raw ? CodeRecipe::kNone : CodeRecipe::kEmbedded8;
@@ -147,6 +148,15 @@ Precision PageView::precision() const {
   Precision lowest = Precision::kRaw16;
   for (const Layer& layer : layers_) lowest = std::min(lowest, layer.precision);
   return lowest;
+}
+
+const uint16_t* PageView::digest(PlaneId digest, int32_t layer, int32_t head) const {
+  PAGODA_CHECK(IsDigest(digest));
+  PAGODA_CHECK(layer >= 0 && layer < shape_.layer_count);
+  PAGODA_CHECK(head >= 0 && head < shape_.head_count);
+  const auto index = static_cast<size_t>(digest);
+  const std::byte* first_head = layers_[static_cast<size_t>(layer)].parts[index].first;
+  return first_head == nullptr ? nullptr : Words16(first_head + head * tile_bytes_[index].first);
 }
 
 PageTile PageView::tile(int32_t layer, int32_t head) const {

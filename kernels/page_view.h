@@ -68,6 +68,10 @@ class PageView {
   // REQUIRES: layer and head in range, precision(layer) != kNone.
   PageTile tile(int32_t layer, int32_t head) const;
 
+  // A digest of the keys of this layer and head (page_score.h); null when the page has none.
+  // REQUIRES: layer and head in range, IsDigest(digest).
+  const uint16_t* digest(PlaneId digest, int32_t layer, int32_t head) const;
+
  private:
   // Parts of head 0; those of other heads follow at the tile's size. Null when absent.
   struct Part {

@@ -5,15 +5,24 @@
 // each: normalised o and log2 of the sum, empty = (0, -inf). MergeStatesCuda makes one of them, and
 // of states from elsewhere: a CPU's pages, a shared prefix.
 //
-// Memory     All pointers in the parameters, and those inside the tiles, are the device's. Rows and
-//            codes 16-byte aligned (PageView gives 64), scales 2, out and q 4.
+// Memory     All pointers in the parameters, and those inside the tiles, are the device's. Parts of
+//            tiles 16-byte aligned (PageView gives 64), out and q 4.
 // Threads    Calls enqueue work on the stream and return; they share nothing.
 // Errors     INVALID_ARGUMENT  shape outside the limits, null pointer, not finite scale
 //            INTERNAL          the launch failed; the text has CUDA's reason
 //            Tiles are not checked: ValidateDeviceTiles() does that on the host, before upload.
 // Limits     head_dim 64, 80, 96, 128 or 256; page_tokens as in page_layout.h; group_count 1 to
 //            64; split_count 1 to 1024
-// Error      as |Cpu - Ref| in attention.h: float arithmetic throughout
+// Error      kLanes: as |Cpu - Ref| in attention.h, float arithmetic throughout.
+//            kTensorCores, with E and V of attention.h, over all tokens seen:
+//              E' = 4 * E + 2^-18 * softmax_scale * log2(e) * max_t(||q|| * (||k_t|| + ||mu||))
+//              out   2 * V * (E' + 2^-20 + (N + 64) * 2^-24) + 2^-18 * V,
+//                    and 2^-12 * sqrt(head_dim) * V where codes are among the pages
+//              lse2  as there, with E'
+//            4: sums may truncate. 2^-18: q and, for rows, p are two bf16 words, which leave
+//            (2^-9)^2 of an element; two f16 words leave less. For codes p times the scale of V is
+//            one f16 (2^-12 of a weight, so of ||v_t||, which rotating does not change): the least
+//            step of a q8 code is 2^-8 of its group's greatest.
 // Cost       each tile is read once per 8 query heads of a group
 #pragma once
 
@@ -25,6 +34,13 @@
 #include "kernels/page_view.h"
 
 namespace pagoda::kernels::cuda {
+
+// What multiplies. Either serves every shape.
+enum class DecodeUnit {
+  kBest,         // lanes for one query head of a kv head, tensor cores for more
+  kLanes,        // float arithmetic of single threads
+  kTensorCores,  // sm_80 and later
+};
 
 struct DecodeParams {
   // [sequence][kv_head][group][head_dim], after RoPE, not rotated.
@@ -43,6 +59,7 @@ struct DecodeParams {
   int32_t page_tokens = 0;
   int32_t split_count = 0;
   float softmax_scale = 0;  // usually 1 / sqrt(head_dim)
+  DecodeUnit unit = DecodeUnit::kBest;
 };
 
 absl::Status DecodeAttentionCuda(const DecodeParams& params, Stream stream);
@@ -61,7 +78,7 @@ struct MergeParams {
 
 absl::Status MergeStatesCuda(const MergeParams& params, Stream stream);
 
-// What kernels on the device rely on: ValidateTile(), and rows and codes aligned to 16 bytes.
+// What kernels on the device rely on: ValidateTile(), and parts aligned to 16 bytes.
 // Pointers are looked at, not followed.
 absl::Status ValidateDeviceTiles(absl::Span<const PageTile> tiles, int32_t page_tokens);
 

@@ -1,7 +1,7 @@
 // Goal: decode attention on the device is that of the double specification within the bound of
-// attention.h, for every plane, head_dim, group and length around the edges of blocks and pages.
-// Method: random pages, shuffled page tables, several splits merged on the device. The same source
-// runs on the emulated device and on a GPU.
+// attention_cuda.h, by lanes and by tensor cores, for every plane, head_dim, group and length
+// around the edges of blocks and pages. Method: random pages, shuffled page tables, several splits
+// merged on the device. The same source runs on the emulated device and on a GPU.
 #include "kernels/cuda/attention_cuda.h"
 
 #include <functional>
@@ -23,7 +23,7 @@ void ExpectAllWithinBound(int32_t head_dim, int32_t page_tokens) {
   const PageShape shape{1, 1, head_dim, page_tokens};
   const int32_t page_count = (1000 + page_tokens - 1) / page_tokens;
   uint32_t seed = static_cast<uint32_t>(head_dim);
-  double used = 0;
+  double used[2] = {};  // by lanes, by tensor cores
   for (const std::vector<Precision>& planes :
        std::vector<std::vector<Precision>>{{kRaw}, {kQ8}, {kQ4}, {kQ4, kQ8, kRaw, kQ4}}) {
     const DecodePages pages(shape, planes, page_count, seed++);
@@ -32,13 +32,19 @@ void ExpectAllWithinBound(int32_t head_dim, int32_t page_tokens) {
       SCOPED_TRACE(testing::Message() << "planes " << PrecisionName(planes[0]) << " of "
                                       << planes.size() << ", group " << group_count);
       const int32_t split_count = group_count == 3 ? 1 : group_count;
-      const States states = decode.RunOnDevice(group_count, split_count);
-      used = std::max(used, decode.ExpectWithinBound(states, group_count));
-      if (testing::Test::HasFailure()) return;
+      for (const DecodeUnit unit : {DecodeUnit::kLanes, DecodeUnit::kTensorCores}) {
+        double& most = used[unit == DecodeUnit::kTensorCores];
+        const States states = decode.RunOnDevice(group_count, split_count, unit);
+        most = std::max(most, decode.ExpectWithinBound(states, group_count, unit));
+        if (testing::Test::HasFailure()) return;
+      }
     }
   }
-  testing::Test::RecordProperty("bound_used_permille", static_cast<int>(used * 1000));
-  EXPECT_LT(used, 0.01);  // worst cases are rare: a result that comes near one has a fault
+  testing::Test::RecordProperty("bound_used_permille", static_cast<int>(used[0] * 1000));
+  testing::Test::RecordProperty("bound_used_permille_mma", static_cast<int>(used[1] * 1000));
+  // Worst cases are rare: a result that comes near one has a fault.
+  EXPECT_LT(used[0], 0.01);
+  EXPECT_LT(used[1], 0.01);
 }
 
 TEST(DecodeCudaTest, HeadDim64) { ExpectAllWithinBound(64, 64); }
@@ -54,6 +60,17 @@ TEST(DecodeCudaTest, HeadsOfAPageAndManyGroups) {
   for (const int32_t group_count : {1, 2, 9, 19}) {
     SCOPED_TRACE(group_count);
     decode.ExpectWithinBound(decode.RunOnDevice(group_count, 2), group_count);
+  }
+}
+
+// Magnitudes that floats hold and f16 does not: operands are scaled by powers of two.
+TEST(DecodeCudaTest, TensorCoresTakeAnyMagnitude) {
+  const DecodePages pages(PageShape{1, 1, 64, 64}, {kQ4, kQ8}, 2, 12);
+  for (const float magnitude : {1e-12f, 1e6f}) {
+    SCOPED_TRACE(magnitude);
+    DecodeCase decode(pages, {5, 128}, 3, 13, magnitude);
+    const States states = decode.RunOnDevice(3, 2, DecodeUnit::kTensorCores);
+    decode.ExpectWithinBound(states, 3, DecodeUnit::kTensorCores);
   }
 }
 
@@ -108,6 +125,9 @@ TEST(DecodeCudaTest, TilesThatKernelsCannotReadAreRefused) {
   tiles[0].sink_k += 2;  // 4-byte aligned: enough for a processor
   EXPECT_THAT(ValidateDeviceTiles(tiles, 64), StatusIs(absl::StatusCode::kInvalidArgument));
   tiles[0].sink_k = nullptr;
+  EXPECT_THAT(ValidateDeviceTiles(tiles, 64), StatusIs(absl::StatusCode::kInvalidArgument));
+  tiles = pages.DeviceTiles(64);
+  tiles[0].v_lo_params += 4;  // scales are read sixteen bytes at a time
   EXPECT_THAT(ValidateDeviceTiles(tiles, 64), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 

@@ -12,6 +12,8 @@ namespace {
 
 constexpr int32_t kSplitsMax = 1024;
 constexpr int32_t kTilesMax = 1 << 20;
+constexpr int32_t kDigestTilesMax = 32768;
+constexpr int32_t kTurnedRowsMax = 1 << 22;
 constexpr int32_t kGridMax = 65535;  // a grid's second and third dimension
 
 absl::Status FromLaunch(const char* op, const char* error) {
@@ -45,6 +47,12 @@ absl::Status CheckPointers(const char* op, std::initializer_list<const void*> po
   return absl::OkStatus();
 }
 
+absl::Status CheckDigest(const char* op, PlaneId digest) {
+  if (IsDigest(digest)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: plane %d is not a digest", op, static_cast<int>(digest)));
+}
+
 bool IsAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 }  // namespace
@@ -62,7 +70,9 @@ absl::Status DecodeAttentionCuda(const DecodeParams& p, Stream stream) {
     return absl::InvalidArgumentError(
         absl::StrFormat("decode: softmax scale %g is not finite", p.softmax_scale));
   }
-  return FromLaunch("decode", LaunchDecode(p, stream));
+  const bool lanes =
+      p.unit == DecodeUnit::kLanes || (p.unit == DecodeUnit::kBest && p.group_count == 1);
+  return FromLaunch("decode", lanes ? LaunchDecode(p, stream) : LaunchDecodeMma(p, stream));
 }
 
 absl::Status MergeStatesCuda(const MergeParams& p, Stream stream) {
@@ -97,6 +107,35 @@ absl::Status GatherCuda(const GatherParams& p, Stream stream) {
   return FromLaunch("gather", LaunchGather(p, stream));
 }
 
+absl::Status BuildDigestsCuda(const BuildDigestParams& p, Stream stream) {
+  PAGODA_RETURN_IF_ERROR(CheckDigest("build digests", p.digest));
+  PAGODA_RETURN_IF_ERROR(
+      ValidatePageShape(PageShape{1, p.kv_head_count, p.head_dim, p.page_tokens}));
+  PAGODA_RETURN_IF_ERROR(CheckHeadDim("build digests", p.head_dim));
+  PAGODA_RETURN_IF_ERROR(CheckCount("build digests", "tile_count", p.tile_count, kDigestTilesMax));
+  PAGODA_RETURN_IF_ERROR(CheckPointers("build digests", {p.tiles, p.words}));
+  return FromLaunch("build digests", LaunchBuildDigests(p, stream));
+}
+
+absl::Status ScorePagesCuda(const DeviceScoreParams& p, Stream stream) {
+  PAGODA_RETURN_IF_ERROR(CheckDigest("score pages", p.digest));
+  PAGODA_RETURN_IF_ERROR(
+      ValidatePageShape(PageShape{1, p.kv_head_count, p.head_dim, p.page_tokens}));
+  PAGODA_RETURN_IF_ERROR(CheckHeadDim("score pages", p.head_dim));
+  PAGODA_RETURN_IF_ERROR(CheckCount("score pages", "tile_count", p.tile_count, kDigestTilesMax));
+  PAGODA_RETURN_IF_ERROR(CheckCount("score pages", "group_count", p.group_count, 64));
+  PAGODA_RETURN_IF_ERROR(CheckPointers("score pages", {p.q, p.tiles, p.scores}));
+  return FromLaunch("score pages", LaunchScorePages(p, stream));
+}
+
+absl::Status TurnQueriesCuda(const TurnQueriesParams& p, Stream stream) {
+  PAGODA_RETURN_IF_ERROR(ValidatePageShape(PageShape{1, 1, p.head_dim, kTileTokens}));
+  PAGODA_RETURN_IF_ERROR(ValidateShift(p.rope, p.shift, p.head_dim));
+  PAGODA_RETURN_IF_ERROR(CheckCount("turn queries", "row_count", p.row_count, kTurnedRowsMax));
+  PAGODA_RETURN_IF_ERROR(CheckPointers("turn queries", {p.q, p.turned}));
+  return FromLaunch("turn queries", LaunchTurnQueries(p, stream));
+}
+
 absl::Status ValidateDeviceTiles(absl::Span<const PageTile> tiles, int32_t page_tokens) {
   for (const PageTile& tile : tiles) {
     PAGODA_RETURN_IF_ERROR(ValidateTile(tile, page_tokens));
@@ -104,7 +143,9 @@ absl::Status ValidateDeviceTiles(absl::Span<const PageTile> tiles, int32_t page_
          {static_cast<const void*>(tile.raw_k), static_cast<const void*>(tile.raw_v),
           static_cast<const void*>(tile.sink_k), static_cast<const void*>(tile.sink_v),
           static_cast<const void*>(tile.k_hi), static_cast<const void*>(tile.v_hi),
-          static_cast<const void*>(tile.k_lo), static_cast<const void*>(tile.v_lo)}) {
+          static_cast<const void*>(tile.k_lo), static_cast<const void*>(tile.v_lo),
+          static_cast<const void*>(tile.k_hi_params), static_cast<const void*>(tile.v_hi_params),
+          static_cast<const void*>(tile.k_lo_params), static_cast<const void*>(tile.v_lo_params)}) {
       if (!IsAligned(part)) {
         return absl::InvalidArgumentError(
             absl::StrFormat("tile at position %d: a part at %p, a multiple of 16 is needed",

@@ -9,8 +9,8 @@ namespace {
 template <int D, int H>
 const char* Launch(const DecodeParams& p, Stream stream) {
   const dim3 grid(p.split_count, p.kv_head_count * ((p.group_count + H - 1) / H), p.sequence_count);
-  PAGODA_LAUNCH((DecodeKernel<D, H>), grid, kDecodeWarps * kLanes, (sizeof(DecodeShared<D, H>)),
-                stream, p);
+  PAGODA_LAUNCH((DecodeKernel<D, H>), grid, kDecodeWarps * kLanes,
+                (sizeof(DecodeShared<D, H, DecodeReading<D, H>>)), stream, p);
   return LaunchError();
 }
 

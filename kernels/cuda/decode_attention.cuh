@@ -10,34 +10,21 @@
 // in runs.
 #pragma once
 
-#include "kernels/cuda/attention_cuda.h"
-#include "kernels/cuda/tile.cuh"
+#include "kernels/cuda/decode_block.cuh"
 
 namespace pagoda::kernels::cuda {
-
-constexpr int kDecodeWarps = 4;
 
 // Loads of a lane that wait for memory together. With several heads arithmetic takes the time, and
 // more would cost registers.
 template <int H>
 constexpr int kOctetsInFlight = H == 1 ? 32 : 4;
 
-// Shared by the block while it reads pages ...
+// Shared by the block while it reads pages.
 template <int D, int H>
 struct DecodeReading {
   float q[H][D];  // times softmax_scale * log2(e)
   float q_rotated[H][D];
   float weights[kDecodeWarps][H][kGroupCount<D>][kTileTokens];  // p, times the scale of V
-};
-// ... and when its warps become one.
-template <int D, int H>
-struct DecodeShared {
-  union {
-    DecodeReading<D, H> reading;
-    float o[kDecodeWarps][H][D];
-  };
-  float max[kDecodeWarps][H];
-  float sum[kDecodeWarps][H];
 };
 
 // What a warp keeps of each of H query heads.
@@ -56,6 +43,7 @@ struct DecodeWarp {
   __device__ void Turn(bool to_rotated, int lane) {
     if (rotated == to_rotated) return;
     rotated = to_rotated;
+    lane = ComputedHere(lane);
 #pragma unroll
     for (int h = 0; h < H; ++h) {
       if (to_rotated) {
@@ -117,8 +105,8 @@ __device__ inline void DotOctet(const float (&q)[H][D], int octet, const float (
 
 // Logits of the 32 tokens of a block of codes, one a lane.
 template <int D, int H, bool kLo>
-__device__ inline void CodeLogits(const TileCodes& codes, const uint16_t* mean, int block,
-                                  int page_tokens, const float (&q)[H][D], float (&logit)[H]) {
+__device__ inline void CodeLogits(const TileCodes& codes, int block, int page_tokens,
+                                  const float (&q)[H][D], float (&logit)[H]) {
   const int lane = threadIdx.x % kLanes;
 #pragma unroll
   for (int h = 0; h < H; ++h) {
@@ -126,7 +114,7 @@ __device__ inline void CodeLogits(const TileCodes& codes, const uint16_t* mean, 
 #pragma unroll
     for (int i = 0; i < kChannelsOfLane<D>; ++i) {
       const int c = kLanes * i + lane;
-      if (c < D) dot += q[h][c] * Fp16ToFloat(mean[c]);
+      if (c < D) dot += q[h][c] * Fp16ToFloat(codes.mean[c]);
     }
     logit[h] = SumOfLanes(dot);
   }
@@ -175,19 +163,17 @@ __device__ inline void AddCodeValues(const TileCodes& codes, int block,
 
 // Tokens begin to end of block `block`, as codes. All lanes of the warp.
 template <int D, int H>
-__device__ inline void AttendCodes(const PageTile& tile, int block, int begin, int end,
-                                   int page_tokens, DecodeReading<D, H>& shared,
-                                   DecodeWarp<D, H>& state) {
+__device__ inline void AttendCodes(const TileOfHead<D>& tile, int block, int begin, int end,
+                                   DecodeReading<D, H>& shared, DecodeWarp<D, H>& state) {
   const int lane = threadIdx.x % kLanes;
   auto& weights = shared.weights[threadIdx.x / kLanes];
-  const TileCodes k = KeyCodes<D>(tile);
-  const TileCodes v = ValueCodes<D>(tile);
+  const TileCodes k = tile.KeyCodes();
   state.Turn(/*to_rotated=*/true, lane);
   float p[H];
   if (k.lo != nullptr) {
-    CodeLogits<D, H, true>(k, tile.k_hi_params, block, page_tokens, shared.q_rotated, p);
+    CodeLogits<D, H, true>(k, block, tile.page_tokens, shared.q_rotated, p);
   } else {
-    CodeLogits<D, H, false>(k, tile.k_hi_params, block, page_tokens, shared.q_rotated, p);
+    CodeLogits<D, H, false>(k, block, tile.page_tokens, shared.q_rotated, p);
   }
   const int token = kTileTokens * block + lane;
   if (token < begin || token >= end) {
@@ -195,9 +181,10 @@ __device__ inline void AttendCodes(const PageTile& tile, int block, int begin, i
     for (int h = 0; h < H; ++h) p[h] = -INFINITY;
   }
   state.Softmax(p);
+  const TileCodes v = tile.ValueCodes();
 #pragma unroll
   for (int g = 0; g < kGroupCount<D>; ++g) {
-    const float scale = v.Scale(g * page_tokens + token);
+    const float scale = v.Scale(g * tile.page_tokens + token);
 #pragma unroll
     for (int h = 0; h < H; ++h) weights[h][g][lane] = p[h] * scale;
   }
@@ -270,35 +257,10 @@ __device__ inline void AttendRows(const uint16_t* k, const uint16_t* v, int coun
   __syncwarp();  // before the next block's weights
 }
 
-// Block `block` of a tile, as far as it is seen from `position`.
+// The warp's state to shared memory, where its reading was.
 template <int D, int H>
-__device__ inline void AttendBlock(const PageTile& tile, int block, int64_t position,
-                                   int page_tokens, DecodeReading<D, H>& shared,
-                                   DecodeWarp<D, H>& state) {
-  const int64_t seen = position - tile.base_position + 1;
-  const int begin = kTileTokens * block;
-  int end = seen < tile.token_count ? static_cast<int>(seen) : tile.token_count;
-  end = Least(end, begin + kTileTokens);
-  if (seen <= 0 || end <= begin) return;
-  if (tile.precision == Precision::kRaw16) {
-    const int64_t row = int64_t{begin} * D;
-    AttendRows<D, H>(tile.raw_k + row, tile.raw_v + row, end - begin, shared, state);
-    return;
-  }
-  int exact = begin;  // sinks stand in the first block: kSinkTokens < 32
-  if (block == 0 && tile.sink_count > 0) {
-    exact = Least(end, tile.sink_count);
-    AttendRows<D, H>(tile.sink_k, tile.sink_v, exact, shared, state);
-  }
-  if (exact < end) {
-    AttendCodes<D, H>(tile, block, exact, end, page_tokens, shared, state);
-  }
-}
-
-// The states of the block's warps become one, written as the partial state of each row.
-template <int D, int H>
-__device__ inline void WriteState(DecodeWarp<D, H>& state, int head_count, int64_t first_row,
-                                  const DecodeParams& p, DecodeShared<D, H>& shared) {
+__device__ inline void ShareState(DecodeWarp<D, H>& state,
+                                  DecodeShared<D, H, DecodeReading<D, H>>& shared) {
   const int lane = threadIdx.x % kLanes;
   const int warp = threadIdx.x / kLanes;
   state.Turn(/*to_rotated=*/false, lane);
@@ -316,54 +278,29 @@ __device__ inline void WriteState(DecodeWarp<D, H>& state, int head_count, int64
     }
   }
   __syncthreads();
-  const int64_t row_count = int64_t{p.sequence_count} * p.kv_head_count * p.group_count;
-  for (int i = threadIdx.x; i < head_count * D; i += kDecodeWarps * kLanes) {
-    const int h = i / D;
-    float greatest = -INFINITY;
-    for (int w = 0; w < kDecodeWarps; ++w) greatest = fmaxf(greatest, shared.max[w][h]);
-    float sum = 0;
-    float o = 0;
-    for (int w = 0; w < kDecodeWarps; ++w) {
-      if (shared.sum[w][h] == 0.0f) continue;  // saw no token: max is -inf
-      const float keep = exp2f(shared.max[w][h] - greatest);
-      sum += keep * shared.sum[w][h];
-      o += keep * shared.o[w][h][i % D];
-    }
-    const int64_t row = int64_t{blockIdx.x} * row_count + first_row + h;
-    p.part_o[row * D + i % D] = sum > 0 ? o / sum : 0.0f;
-    if (i % D == 0) p.part_lse2[row] = sum > 0 ? greatest + log2f(sum) : -INFINITY;
-  }
 }
 
-// Grid: splits, kv heads times runs of H query heads, sequences.
 template <int D, int H>
-__global__ void __launch_bounds__(kDecodeWarps* kLanes) DecodeKernel(DecodeParams p) {
-  using Shared = DecodeShared<D, H>;
+__global__ void __launch_bounds__(kDecodeWarps* kLanes, kBlocksAsked<(H > 1)>)
+    DecodeKernel(DecodeParams p) {
+  using Shared = DecodeShared<D, H, DecodeReading<D, H>>;
   PAGODA_SHARED(Shared, shared);
-  const int chunk_count = (p.group_count + H - 1) / H;
-  const int kv_head = blockIdx.y / chunk_count;
-  const int first_head = blockIdx.y % chunk_count * H;
-  const int head_count = Least(H, p.group_count - first_head);
-  const int64_t first_row =
-      (int64_t{blockIdx.z} * p.kv_head_count + kv_head) * p.group_count + first_head;
+  const DecodeHeads heads = HeadsOfBlock<H>(p);
   constexpr float kLog2E = 1.44269504088896340736f;
-  LoadQueries<D, H>(p.q + first_row * D, head_count, p.softmax_scale * kLog2E, shared.reading);
+  LoadQueries<D, H>(p.q + heads.first_row * D, heads.count, p.softmax_scale * kLog2E,
+                    shared.reading);
   __syncthreads();
-
-  const int tile_begin = p.tile_begin[blockIdx.z];
-  const int tile_count = p.tile_begin[blockIdx.z + 1] - tile_begin;
-  const int per_split = (tile_count + p.split_count - 1) / p.split_count;
-  const int first = Least(tile_count, static_cast<int>(blockIdx.x) * per_split);
-  const int last = Least(tile_count, first + per_split);
-  const int blocks_of_tile = p.page_tokens / kTileTokens;
   DecodeWarp<D, H> state;
-  for (int i = threadIdx.x / kLanes; i < (last - first) * blocks_of_tile; i += kDecodeWarps) {
-    const PageTile tile =
-        TileOfHead<D>(p.tiles[tile_begin + first + i / blocks_of_tile], kv_head, p.page_tokens);
-    AttendBlock<D, H>(tile, i % blocks_of_tile, p.position[blockIdx.z], p.page_tokens,
-                      shared.reading, state);
-  }
-  WriteState<D, H>(state, head_count, first_row, p, shared);
+  VisitTokens<D>(
+      p, heads.kv_head,
+      [&](const uint16_t* k, const uint16_t* v, int count) {
+        AttendRows<D, H>(k, v, count, shared.reading, state);
+      },
+      [&](const TileOfHead<D>& tile, int block, int begin, int end) {
+        AttendCodes<D, H>(tile, block, begin, end, shared.reading, state);
+      });
+  ShareState<D, H>(state, shared);
+  WriteStates<D, H>(shared, heads, p);
 }
 
 }  // namespace pagoda::kernels::cuda

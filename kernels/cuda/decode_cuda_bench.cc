@@ -1,7 +1,8 @@
 // Question: how near is decode attention to reading its pages at the device's memory bandwidth?
 // Bound: bytes of the tiles over the bandwidth of a copy (gather) in the same run, reads and writes
 // counted. "of_bound" is bound time / time, merge of the splits included; 8 kv heads of 128
-// channels. On the emulated device it only shows that it runs.
+// channels; by single threads and by tensor cores. On the emulated device it only shows that it
+// runs.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -75,7 +76,7 @@ struct Sequence {
   int64_t bytes = 0;
 };
 
-void BM_Decode(benchmark::State& state, Precision precision) {
+void BM_Decode(benchmark::State& state, Precision precision, DecodeUnit unit) {
   const int64_t tokens = DeviceIsEmulated() ? 128 : state.range(0) << 10;
   const auto group_count = static_cast<int32_t>(state.range(1));
   const Sequence sequence(precision, tokens);
@@ -90,9 +91,20 @@ void BM_Decode(benchmark::State& state, Precision precision) {
   DeviceVector<float> part_lse2(split_count * rows);
   DeviceVector<float> o(rows * kHeadDim);
   DeviceVector<float> lse2(rows);
-  const DecodeParams decode = {
-      q.data(), tiles.data(), begin.data(), position.data(), part_o.data(), part_lse2.data(),     1,
-      kKvHeads, group_count,  kHeadDim,     kPageTokens,     split_count,   1 / std::sqrt(128.0f)};
+  const DecodeParams decode = {q.data(),
+                               tiles.data(),
+                               begin.data(),
+                               position.data(),
+                               part_o.data(),
+                               part_lse2.data(),
+                               1,
+                               kKvHeads,
+                               group_count,
+                               kHeadDim,
+                               kPageTokens,
+                               split_count,
+                               1 / std::sqrt(128.0f),
+                               unit};
   const MergeParams merge = {part_o.data(), part_lse2.data(),           o.data(),
                              lse2.data(),   static_cast<int64_t>(rows), split_count,
                              kHeadDim};
@@ -119,9 +131,14 @@ void Shapes(benchmark::internal::Benchmark* bench) {
     for (const int64_t group : {1, 4, 8}) bench->Args({kilo_tokens, group});
   }
 }
-BENCHMARK_CAPTURE(BM_Decode, raw16, Precision::kRaw16)->Apply(Shapes);
-BENCHMARK_CAPTURE(BM_Decode, q8, Precision::kQ8)->Apply(Shapes);
-BENCHMARK_CAPTURE(BM_Decode, q4, Precision::kQ4)->Apply(Shapes);
+constexpr DecodeUnit kLanesAlone = DecodeUnit::kLanes;
+constexpr DecodeUnit kTensor = DecodeUnit::kTensorCores;
+BENCHMARK_CAPTURE(BM_Decode, raw16, Precision::kRaw16, kLanesAlone)->Apply(Shapes);
+BENCHMARK_CAPTURE(BM_Decode, q8, Precision::kQ8, kLanesAlone)->Apply(Shapes);
+BENCHMARK_CAPTURE(BM_Decode, q4, Precision::kQ4, kLanesAlone)->Apply(Shapes);
+BENCHMARK_CAPTURE(BM_Decode, raw16_tensor, Precision::kRaw16, kTensor)->Apply(Shapes);
+BENCHMARK_CAPTURE(BM_Decode, q8_tensor, Precision::kQ8, kTensor)->Apply(Shapes);
+BENCHMARK_CAPTURE(BM_Decode, q4_tensor, Precision::kQ4, kTensor)->Apply(Shapes);
 
 }  // namespace
 }  // namespace pagoda::kernels::cuda

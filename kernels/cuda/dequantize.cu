@@ -3,7 +3,7 @@
 #include "kernels/cuda/codec_cuda.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/launchers.h"
-#include "kernels/cuda/tile.cuh"
+#include "kernels/cuda/rows.cuh"
 
 namespace pagoda::kernels::cuda {
 namespace {
@@ -11,55 +11,15 @@ namespace {
 __device__ void StoreRow(float* row, int c, float x) { row[c] = x; }
 __device__ void StoreRow(uint16_t* row, int c, float x) { row[c] = Bf16FromFloat(x); }
 
-// Level of one element of an octet word.
-__device__ float LevelOf(const TileCodes& codes, int64_t word, int element) {
-  const int shift = element % 4 * 8 + element / 4 * 4;
-  const uint32_t hi = codes.hi[word] >> shift & 15;
-  if (codes.lo == nullptr) return static_cast<float>(hi) - 7.5f;
-  return static_cast<float>(16 * hi + (codes.lo[word] >> shift & 15)) - 127.5f;
-}
-
-// One row of codes in the lanes' layout, un-rotated. `mean` is null for V.
-template <int D, bool kIsK>
-__device__ void DecodeRow(const TileCodes& codes, const uint16_t* mean, int token, int page_tokens,
-                          int lane, float (&x)[kChannelsOfLane<D>]) {
-  const int block = token / kTileTokens;
-  const int t = token % kTileTokens;
-#pragma unroll
-  for (int i = 0; i < kChannelsOfLane<D>; ++i) {
-    const int c = kLanes * i + lane;
-    x[i] = 0;
-    if (c >= D) continue;
-    const int64_t word = kIsK ? TileShape<D>::KBlock(block) + c / kOctet * kTileTokens + t
-                              : TileShape<D>::VBlock(block) + (i * 4 + t / kOctet) * 32 + lane;
-    const float level = LevelOf(codes, word, kIsK ? c % kOctet : t % kOctet);
-    x[i] = __fmul_rn(level, codes.Scale(GroupOfRun<D>(i) * page_tokens + token));
-    if (kIsK) x[i] = __fadd_rn(x[i], Fp16ToFloat(mean[c]));
-  }
-  RotateLanesBackward<D>(x, lane);
-}
-
 template <int D, bool kIsK, typename Row>
-__device__ void DecodeBlock(const PageTile& tile, int block, int page_tokens, int64_t token_stride,
+__device__ void DecodeBlock(const TileOfHead<D>& tile, int block, int64_t token_stride,
                             Row* target) {
   const int lane = threadIdx.x;
-  const bool raw = tile.precision == Precision::kRaw16;
-  const uint16_t* exact =
-      kIsK ? (raw ? tile.raw_k : tile.sink_k) : (raw ? tile.raw_v : tile.sink_v);
-  const int exact_count = raw ? tile.token_count : tile.sink_count;
-  const TileCodes codes = kIsK ? KeyCodes<D>(tile) : ValueCodes<D>(tile);
-  const int end = Least(tile.token_count, kTileTokens * (block + 1));
+  const TileRows<D, kIsK> rows(tile);
+  const int end = Least(tile.first.token_count, kTileTokens * (block + 1));
   for (int token = kTileTokens * block; token < end; ++token) {
     float x[kChannelsOfLane<D>];
-    if (token < exact_count) {
-#pragma unroll
-      for (int i = 0; i < kChannelsOfLane<D>; ++i) {
-        const int c = kLanes * i + lane;
-        x[i] = c < D ? Bf16ToFloat(exact[int64_t{token} * D + c]) : 0.0f;
-      }
-    } else {
-      DecodeRow<D, kIsK>(codes, tile.k_hi_params, token, page_tokens, lane, x);
-    }
+    rows.Read(token, lane, x);
     Row* row = target + token * token_stride;
 #pragma unroll
     for (int i = 0; i < kChannelsOfLane<D>; ++i) {
@@ -71,15 +31,13 @@ __device__ void DecodeBlock(const PageTile& tile, int block, int page_tokens, in
 // Grid: blocks of 32 tokens times K and V, heads, tiles.
 template <int D, typename Row>
 __global__ void __launch_bounds__(kLanes) DequantizeKernel(DequantizeParams p) {
-  const PageTile tile = TileOfHead<D>(p.tiles[blockIdx.z], blockIdx.y, p.page_tokens);
+  const TileOfHead<D> tile{p.tiles[blockIdx.z], static_cast<int>(blockIdx.y), p.page_tokens};
   const int block = blockIdx.x / 2;
   const int64_t offset = p.target_offset[blockIdx.z] + int64_t{blockIdx.y} * p.head_stride;
   if (blockIdx.x % 2 == 0) {
-    DecodeBlock<D, true>(tile, block, p.page_tokens, p.token_stride,
-                         static_cast<Row*>(p.k) + offset);
+    DecodeBlock<D, true>(tile, block, p.token_stride, static_cast<Row*>(p.k) + offset);
   } else {
-    DecodeBlock<D, false>(tile, block, p.page_tokens, p.token_stride,
-                          static_cast<Row*>(p.v) + offset);
+    DecodeBlock<D, false>(tile, block, p.token_stride, static_cast<Row*>(p.v) + offset);
   }
 }
 

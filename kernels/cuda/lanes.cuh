@@ -115,6 +115,15 @@ __device__ inline void TransformLanes(float (&x)[kChannelsOfLane<D>], int lane) 
   }
 }
 
+// x, as if computed here: what depends on it is not moved out of a loop, where it would take
+// registers for the whole of it.
+__device__ inline int ComputedHere(int x) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("mov.s32 %0, %0;" : "+r"(x));
+#endif
+  return x;
+}
+
 template <int D>
 __device__ inline void RotateLanesForward(float (&x)[kChannelsOfLane<D>], int lane) {
   FlipLanes<D>(x, lane);

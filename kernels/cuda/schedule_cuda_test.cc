@@ -6,6 +6,8 @@
 
 #include "kernels/cuda/codec_cuda.h"
 #include "kernels/cuda/gather_cuda.h"
+#include "kernels/cuda/page_score_cuda.h"
+#include "kernels/cuda/position_shift_cuda.h"
 #include "kernels/cuda/simt.h"
 #include "kernels/cuda/testing/decode_case.h"
 
@@ -26,14 +28,21 @@ auto UnderSchedules(F run) {
 }
 
 TEST(ScheduleCudaTest, Decode) {
-  for (const auto& [head_dim, group_count] : {std::pair(64, 1), std::pair(80, 3)}) {
-    SCOPED_TRACE(head_dim);
-    const PageShape shape{1, 1, head_dim, 32};
+  struct Shape {
+    int32_t head_dim;
+    int32_t group_count;
+    DecodeUnit unit;
+  };
+  for (const Shape& s :
+       {Shape{64, 1, DecodeUnit::kLanes}, Shape{80, 3, DecodeUnit::kLanes},
+        Shape{64, 3, DecodeUnit::kTensorCores}, Shape{80, 9, DecodeUnit::kTensorCores}}) {
+    SCOPED_TRACE(testing::Message() << s.head_dim << ", heads " << s.group_count);
+    const PageShape shape{1, 1, s.head_dim, 32};
     const DecodePages pages(shape, {Precision::kQ4, Precision::kQ8, Precision::kRaw16}, 3, 1);
-    const auto run = [&, heads = group_count] {
-      DecodeCase decode(pages, {70}, heads, 2);
-      const States states = decode.RunOnDevice(heads, 2);
-      decode.ExpectWithinBound(states, heads);
+    const auto run = [&] {
+      DecodeCase decode(pages, {70}, s.group_count, 2);
+      const States states = decode.RunOnDevice(s.group_count, 2, s.unit);
+      decode.ExpectWithinBound(states, s.group_count, s.unit);
       return states.o;
     };
     UnderSchedules(run);
@@ -74,6 +83,30 @@ TEST(ScheduleCudaTest, EncodeAndDequantize) {
     return v.ToHost();
   };
   UnderSchedules(dequantize);
+}
+
+TEST(ScheduleCudaTest, DigestAndScore) {
+  const PageShape shape{1, 1, 80, 32};
+  const TestPage encoded = EncodedPage(RandomRawPage(shape, 0, 4), Precision::kQ4);
+  const DevicePage page(encoded);
+  const DeviceVector<PageTile> tiles(std::vector<PageTile>{page.view().tile(0, 0)});
+  const DeviceVector<float> q(std::vector<float>(2 * 80, 0.5f));
+  const auto score = [&] {
+    DeviceVector<uint16_t> words(TileBytesOf(PlaneId::kQuestDigest, shape).first / 2);
+    const DeviceVector<uint16_t*> targets(std::vector<uint16_t*>{words.data()});
+    PAGODA_EXPECT_OK(BuildDigestsCuda(
+        {PlaneId::kQuestDigest, tiles.data(), targets.data(), 1, 1, 80, 32}, nullptr));
+    DeviceVector<float> turned(2 * 80);
+    PAGODA_EXPECT_OK(
+        TurnQueriesCuda({q.data(), turned.data(), 2, 80, 9, Rope{1e4, 64, 1}}, nullptr));
+    const DeviceVector<DigestTile> digests(std::vector<DigestTile>{{words.data(), 32}});
+    DeviceVector<float> scores(2 * 2);
+    PAGODA_EXPECT_OK(ScorePagesCuda(
+        {PlaneId::kQuestDigest, turned.data(), digests.data(), scores.data(), 1, 1, 2, 80, 32},
+        nullptr));
+    return scores.ToHost();
+  };
+  UnderSchedules(score);
 }
 
 TEST(ScheduleCudaTest, Gather) {

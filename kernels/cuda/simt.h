@@ -7,7 +7,8 @@
 //            __shfl_xor_sync, atomicOr; __byte_perm, __f*_rn; the vector types uint2, uint4,
 //            float2, float4
 // Not here   __shared__ itself, partial warp masks, other atomics, streams, cooperative groups,
-//            TMA, wgmma. Inline PTX stands in a wrapper with a twin made of WarpExchange().
+//            TMA, wgmma. Inline PTX stands in a wrapper with a twin made of WarpExchange():
+//            mma.cuh.
 // Threads    Launch() returns when all blocks ran, on worker_count OS threads; blocks on different
 //            threads run concurrently, threads of a block in the order that `schedule` says.
 // Memory     __syncthreads and __syncwarp order memory; shuffles do not, as CUDA promises no more.
@@ -24,6 +25,7 @@
 
 #if defined(__CUDACC__)
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -107,7 +109,7 @@ void BlockBarrier(unsigned site);
 
 [[noreturn]] void Die(const char* message, unsigned detail);
 
-enum Operation : unsigned { kSyncThreads, kSyncWarp, kShuffle, kOperationCount };
+enum Operation : unsigned { kSyncThreads, kSyncWarp, kShuffle, kMma, kOperationCount };
 
 constexpr unsigned SiteOf(Operation operation, unsigned line) {
   return line * kOperationCount + operation;
@@ -155,6 +157,7 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   return result;
 }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 // Rounded once, never contracted: this side is compiled with -ffp-contract=off.
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }

@@ -12,6 +12,7 @@ struct TileCodes {
   const uint32_t* hi;
   const uint32_t* lo;      // null: hi alone
   const uint16_t* scales;  // [group][page_tokens]: a4, or 16 * a8 with lo
+  const uint16_t* mean;    // of K
 
   __device__ float Scale(int index) const {
     const float scale = Fp16ToFloat(scales[index]);
@@ -35,50 +36,50 @@ struct TileShape {
   }
 };
 
-template <int D>
-__device__ inline TileCodes KeyCodes(const PageTile& tile) {
-  const bool lo = tile.k_lo != nullptr;
-  return {tile.k_hi, tile.k_lo,
-          lo ? tile.k_lo_params : tile.k_hi_params + TileShape<D>::kMeanWords};
-}
-template <int D>
-__device__ inline TileCodes ValueCodes(const PageTile& tile) {
-  const bool lo = tile.v_lo != nullptr;
-  return {tile.v_hi, tile.v_lo, lo ? tile.v_lo_params : tile.v_hi_params};
-}
-
 __host__ __device__ constexpr int Least(int a, int b) { return a < b ? a : b; }
 
-// `tile` of kv head 0 becomes that of `head`.
+// The tile of kv head `head`, given that of head 0. Parts are looked up when they are asked for: a
+// whole PageTile would fill a thread's registers.
 template <int D>
-__device__ inline PageTile TileOfHead(PageTile tile, int head, int page_tokens) {
-  const int64_t scales = int64_t{head} * kGroupCount<D> * page_tokens;
-  const int64_t k_words = head * TileShape<D>::KBlock(page_tokens / kTileTokens);
-  const int64_t v_words = head * TileShape<D>::VBlock(page_tokens / kTileTokens);
-  const int64_t rows = int64_t{head} * page_tokens * D;
-  const int64_t sinks = int64_t{head} * kSinkTokens * D;
-  if (tile.precision == Precision::kRaw16) {
-    tile.raw_k += rows;
-    tile.raw_v += rows;
-    return tile;
+struct TileOfHead {
+  const PageTile& first;
+  int head;
+  int page_tokens;
+
+  __device__ bool IsRaw() const { return first.precision == Precision::kRaw16; }
+
+  // Exact rows from token 0: all, or the sinks.
+  __device__ const uint16_t* KeyRows() const {
+    return IsRaw() ? Raw(first.raw_k) : Sink(first.sink_k);
   }
-  tile.k_hi_params += scales + int64_t{head} * TileShape<D>::kMeanWords;
-  tile.v_hi_params += scales;
-  tile.k_hi += k_words;
-  tile.v_hi += v_words;
-  if (tile.k_lo != nullptr) {
-    tile.k_lo_params += scales;
-    tile.k_lo += k_words;
+  __device__ const uint16_t* ValueRows() const {
+    return IsRaw() ? Raw(first.raw_v) : Sink(first.sink_v);
   }
-  if (tile.v_lo != nullptr) {
-    tile.v_lo_params += scales;
-    tile.v_lo += v_words;
+
+  __device__ TileCodes KeyCodes() const {
+    const int64_t words = head * TileShape<D>::KBlock(page_tokens / kTileTokens);
+    const uint16_t* mean = first.k_hi_params + Scales() + int64_t{head} * TileShape<D>::kMeanWords;
+    if (first.k_lo == nullptr) {
+      return {first.k_hi + words, nullptr, mean + TileShape<D>::kMeanWords, mean};
+    }
+    return {first.k_hi + words, first.k_lo + words, first.k_lo_params + Scales(), mean};
   }
-  if (tile.sink_count > 0) {
-    tile.sink_k += sinks;
-    tile.sink_v += sinks;
+  __device__ TileCodes ValueCodes() const {
+    const int64_t words = head * TileShape<D>::VBlock(page_tokens / kTileTokens);
+    if (first.v_lo == nullptr) {
+      return {first.v_hi + words, nullptr, first.v_hi_params + Scales(), nullptr};
+    }
+    return {first.v_hi + words, first.v_lo + words, first.v_lo_params + Scales(), nullptr};
   }
-  return tile;
-}
+
+ private:
+  __device__ int64_t Scales() const { return int64_t{head} * kGroupCount<D> * page_tokens; }
+  __device__ const uint16_t* Raw(const uint16_t* rows) const {
+    return rows + int64_t{head} * page_tokens * D;
+  }
+  __device__ const uint16_t* Sink(const uint16_t* rows) const {
+    return rows == nullptr ? nullptr : rows + int64_t{head} * kSinkTokens * D;
+  }
+};
 
 }  // namespace pagoda::kernels::cuda

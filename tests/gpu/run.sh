@@ -8,7 +8,8 @@ usage() {
 usage: tests/gpu/run.sh [--jobs N]
 
 Builds the kernels with nvcc for the first GPU, runs the tests of kernels/cuda on it and times decode
-attention against a copy's bandwidth (32 K and 128 K tokens, GQA 1, 4 and 8, raw16, q8 and q4).
+attention against a copy's bandwidth (32 K and 128 K tokens, GQA 1, 4 and 8, raw16, q8 and q4, by
+single threads and by tensor cores).
 Logs and figures are in build/gpu. Takes under 8 minutes on 8 cores, most of it compilers.
 
 Exit code 0 when all tests passed, 1 when one failed or did not build, 77 where no GPU or no nvcc is.
@@ -59,7 +60,7 @@ cmake --build build/gpu --parallel "$jobs" --target gpu_tests > build/gpu/build.
 echo "built in $((SECONDS - started)) s"
 
 failed=0
-for op in gather merge_states codec attention; do
+for op in gather merge_states codec page_score position_shift attention; do
   timeout 120 "build/gpu/bin/${op}_gpu_test" > "build/gpu/$op.log" 2>&1 && code=0 || code=$?
   if ((code == 0)); then
     echo "ok   ${op}_gpu_test: $(tail -n 1 "build/gpu/$op.log")"

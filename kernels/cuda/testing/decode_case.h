@@ -40,6 +40,11 @@ class DecodePages {
   }
 
   const PageShape& shape() const { return shape_; }
+  bool HaveCodes() const {
+    return std::any_of(host_.begin(), host_.end(), [](const TestPage& page) {
+      return page.view().precision() != Precision::kRaw16;
+    });
+  }
 
   // Tiles up to `length` tokens: raw pages end there, encoded ones are cut by the position alone.
   std::vector<PageTile> HostTiles(int64_t length, int32_t head) const {
@@ -85,11 +90,11 @@ class DecodePages {
 class DecodeCase {
  public:
   DecodeCase(const DecodePages& pages, std::vector<int64_t> lengths, int32_t group_max,
-             uint32_t seed)
+             uint32_t seed, float query_magnitude = 1.5f)
       : pages_(pages), lengths_(std::move(lengths)), group_max_(group_max), random_(seed) {
     std::normal_distribution<float> normal;
     q_.resize(lengths_.size() * shape().head_count * group_max * shape().head_dim);
-    for (float& x : q_) x = 1.5f * normal(random_);
+    for (float& x : q_) x = query_magnitude * normal(random_);
     for (const int64_t length : lengths_) {
       for (int32_t head = 0; head < shape().head_count; ++head) AppendReference(length, head);
     }
@@ -97,7 +102,8 @@ class DecodeCase {
   }
 
   // The first group_count heads of each kv head, pages in any order, split and merged again.
-  States RunOnDevice(int32_t group_count, int32_t split_count) {
+  States RunOnDevice(int32_t group_count, int32_t split_count,
+                     DecodeUnit unit = DecodeUnit::kBest) {
     std::vector<PageTile> tiles;
     std::vector<int32_t> begin = {0};
     std::vector<int64_t> position;
@@ -130,6 +136,7 @@ class DecodeCase {
     p.page_tokens = shape().page_tokens;
     p.split_count = split_count;
     p.softmax_scale = softmax_scale();
+    p.unit = unit;
     PAGODA_EXPECT_OK(DecodeAttentionCuda(p, nullptr));
     DeviceVector<float> o(rows * shape().head_dim);
     DeviceVector<float> lse2(rows);
@@ -139,14 +146,23 @@ class DecodeCase {
     return {o.ToHost(), lse2.ToHost()};
   }
 
-  // Largest share of the bound that was used.
-  double ExpectWithinBound(const States& states, int32_t group_count) const {
+  // Largest share of the bound of attention_cuda.h that was used.
+  double ExpectWithinBound(const States& states, int32_t group_count,
+                           DecodeUnit unit = DecodeUnit::kBest) const {
+    if (unit == DecodeUnit::kBest) {
+      unit = group_count == 1 ? DecodeUnit::kLanes : DecodeUnit::kTensorCores;
+    }
     const std::vector<float> o = FirstHeads(reference_.o, shape().head_dim, group_count);
     const std::vector<float> lse2 = FirstHeads(reference_.lse2, 1, group_count);
     const double n = static_cast<double>(*std::max_element(lengths_.begin(), lengths_.end()));
-    const double logit = 0x1p-24 * softmax_scale() * std::log2(std::exp(1.0)) *
-                         (2 * shape().head_dim + 320) * QueryNorm() * magnitudes_.k;
-    const double bound = 2 * magnitudes_.v * (logit + 0x1p-20 + (n + 64) * 0x1p-24);
+    const double norms = softmax_scale() * std::log2(std::exp(1.0)) * QueryNorm() * magnitudes_.k;
+    double logit = 0x1p-24 * (2 * shape().head_dim + 320) * norms;
+    double weight = 0;
+    if (unit == DecodeUnit::kTensorCores) {
+      logit = 4 * logit + 0x1p-18 * norms;
+      weight = 0x1p-18 + (pages_.HaveCodes() ? 0x1p-12 * std::sqrt(shape().head_dim) : 0);
+    }
+    const double bound = magnitudes_.v * (2 * (logit + 0x1p-20 + (n + 64) * 0x1p-24) + weight);
     double used = 0;
     EXPECT_EQ(states.o.size(), o.size());
     for (size_t i = 0; i < o.size(); ++i) {
