@@ -2,7 +2,10 @@
 // the coldest become smaller before any is demoted, SSD gets the form meant for it and keeps what
 // memory gave up, and a lookup that wants this gets it back. Method: q8 and q4 forms of one
 // content, hooks that the test plays, every byte compared.
+#include <fstream>
+
 #include "storage/base/crc32c.h"
+#include "storage/testing/raw_ssd.h"
 #include "storage/testing/store_fixture.h"
 
 namespace pagoda {
@@ -125,6 +128,47 @@ TEST_F(FormsTest, WhatMemoryGaveUpComesBackForWhoWantsIt) {
   PAGODA_ASSERT_OK(Lower(chain[1], SsdCopy::kFollows));
   PAGODA_ASSERT_OK(store_->Flush());
   EXPECT_EQ(Lookup(chain, Precision::kQ8).pages.size(), 1u);
+  ExpectExact();
+}
+
+TEST_F(FormsTest, ABrokenCopyOnSsdLeavesTheLowerFormInMemory) {
+  Open();
+  const std::vector<TestPage> chain = TestChain(2, 1, At(TestRoot(0), Precision::kQ8));
+  for (const TestPage& page : chain) PAGODA_ASSERT_OK(Push(page));
+  PersistAll(chain);
+  PAGODA_ASSERT_OK(Lower(chain[0], SsdCopy::kStays));
+  int damaged_files = 0;
+  for (uint32_t file = 0; file < 4; ++file) {
+    std::fstream extents(ExtentFilePath(options_.ssd.path, file),
+                         std::ios::in | std::ios::out | std::ios::binary);
+    if (!extents.good()) continue;
+    ++damaged_files;
+    for (int64_t at = 8; at < int64_t{1} << 20; at += 4096) {
+      extents.seekp(at);
+      extents.put('\x5a');
+    }
+  }
+  ASSERT_GT(damaged_files, 0);
+  const LookupAnswer found =
+      Lookup(chain, Precision::kQ8, Precision::kNone, {"session", "request", absl::Minutes(1)});
+  ASSERT_EQ(found.pages.size(), 2u);
+  ASSERT_EQ(found.pages[0].state, PageState::kLoading);
+  absl::Status status;
+  absl::Notification done;
+  store_->LoadLeased("session", found.lease, chain[0].record(),
+                     [&](absl::StatusOr<HostPagePtr> loaded) {
+                       status = loaded.status();
+                       done.Notify();
+                     });
+  ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss));
+  store_->ReleaseSession("session");
+  // Who is content with q4 still has the whole chain.
+  EXPECT_EQ(Lookup(chain, Precision::kQ4).pages.size(), 2u);
+  EXPECT_TRUE(IsExactly(*Get(chain[0]), At(chain[0], Precision::kQ4)));
+  EXPECT_EQ(Lookup(chain, Precision::kQ8).pages.size(), 0u);
+  EXPECT_EQ(store_->Stats().dirty_page_count, 1);
+  PAGODA_ASSERT_OK(store_->Flush());
   ExpectExact();
 }
 

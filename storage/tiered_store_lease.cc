@@ -82,9 +82,12 @@ absl::StatusOr<HostPagePtr> TieredStore::GetLeased(absl::string_view session_id,
       directory_.at(entry).quarantined) {
     return absl::NotFoundError("page: dropped meanwhile");
   }
-  // A lower form is the answer only where nothing better can come.
-  leased->page = GoodEnough(entry, leased->at_least);
-  return leased->page;
+  HostPagePtr page = GoodEnough(entry, leased->at_least);
+  if (page != nullptr && page->precision() < leased->at_least) {
+    return absl::NotFoundError("page: only a lower form is left");
+  }
+  leased->page = page;
+  return page;
 }
 
 absl::StatusOr<std::vector<RecordKey>> TieredStore::LeasedKeys(absl::string_view session_id,

@@ -160,7 +160,16 @@ void TieredStore::LoadLeased(absl::string_view session_id, LeaseId id, const Rec
     }
   }
   if (!scope.ok()) return callback(scope.status());
-  LoadAsync(key, *scope, std::move(callback), at_least);
+  LoadAsync(
+      key, *scope,
+      [callback = std::move(callback), at_least](absl::StatusOr<HostPagePtr> loaded) {
+        // The better copy may be gone, or its disk set aside: not what the lookup found.
+        if (loaded.ok() && (*loaded)->precision() < at_least) {
+          loaded = absl::NotFoundError("page: only a lower form is left");
+        }
+        callback(std::move(loaded));
+      },
+      at_least);
 }
 
 void TieredStore::RunLoad(const RecordKey& key) {
@@ -273,7 +282,12 @@ bool TieredStore::SettleLoad(const RecordKey& key, const Source& source,
     CountIntegrity(TierKind::kSsd, kind, after);
     LogError("ssd_page_broken", {{"kind", std::string(IntegrityKindName(kind))},
                                  {"error", result.status().ToString()}});
-    DropEntry(id, EvictionReason::kIntegrity, after);
+    if (entry.host != nullptr) {  // a lower form, and whole: it stays, and its children with it
+      DeleteOnSsdLater(key, after);
+      DropSsd(id, EvictionReason::kIntegrity, after);
+    } else {
+      DropEntry(id, EvictionReason::kIntegrity, after);
+    }
     result = absl::DataLossError(result.status().message());
   } else if (code != absl::StatusCode::kResourceExhausted) {
     ++counters_.ssd_read_errors;

@@ -30,6 +30,7 @@ bool Fill(client::FetchedPage fetched, const KvSequence& sequence, PageBuffer& p
   if (served.header().planes != page.header().planes) return false;
   for (size_t i = 0; i < served.segments().size(); ++i) {
     const ByteSpan segment = served.segments()[i];
+    if (segment.size() != page.mutable_segments()[i].size()) return false;
     std::memcpy(page.mutable_segments()[i].data(), segment.data(), segment.size());
     page.mutable_header().segments[i].crc32c = served.header().segments[i].crc32c;
   }
@@ -106,8 +107,18 @@ PrefixHit PagodaPrefixCache::LoadPages(int64_t usable_pages, const client::Looku
       Note(fetched.status());
       return result;
     }
+    // As UsablePages() asked: what was found at q8 may have lost its lo planes since.
+    const Precision needed = at_most == Precision::kNone
+                                 ? std::max(Precision::kQ8, sequence.options().precision)
+                                 : sequence.options().precision;
     int64_t index = begin;
     for (client::FetchedPage& page : fetched->pages) {
+      const Precision precision = PrecisionOf(page.header.planes);
+      if (precision < needed) {
+        Note(absl::AbortedError(absl::StrCat("page ", index, " came at ", PrecisionName(precision),
+                                             ", ", PrecisionName(needed), " was found")));
+        return result;
+      }
       // Where the lookup found it: by now everything is in the daemon's memory.
       const client::PageTier tier = hit.pages[static_cast<size_t>(index++)].tier;
       if (!Append(std::move(page), tier, sequence, result)) return result;
