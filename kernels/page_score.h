@@ -12,6 +12,7 @@
 //            the digest was built from. Words round outward, extremes are widened by what decoding
 //            in float may err, and sums by what they may have rounded off. It promises nothing
 //            about keys of the same page at another precision: build from the lowest that is read.
+//            Products of magnitude below 2^-126 are not covered: each may be missed by so much.
 //            The others estimate; they bound nothing.
 // Frame      Keys after RoPE, not rotated. Models keep a few loud channels apart; rotating would
 //            spread them over all, and a box is loosest where all sides are long. Keys of raw16
@@ -24,7 +25,8 @@
 // Threads    pure functions
 // Ordering   ScorePagesCpu is within (2 * head_dim + 8) * 2^-24 * sum_c |q_c| * max(|low_c|,
 //            |high_c|) of Ref. BuildDigestCpu gives the words of Ref for quest digests of raw16
-//            tiles; elsewhere words may differ in their last bit.
+//            tiles; elsewhere words may differ by 2^-8 of a word and 2^-11 of the
+//            tile's greatest value.
 // Source     Tang et al., Quest (arXiv:2406.10774); Chen et al., ArkVale (NeurIPS 2024)
 // Cost       Score: 4 * head_dim bytes (mean: 2) per 16 tokens. Build: decoding the tile.
 #pragma once

@@ -117,10 +117,15 @@ absl::Status ScorePagesRef(const PageScoreParams& p) {
         const uint16_t* low = tile.words + unit * rows * p.head_dim;
         const uint16_t* high = low + (rows - 1) * p.head_dim;  // of a mean: the same row
         double sum = 0;
+        double magnitude = 0;
         for (int32_t c = 0; c < p.head_dim; ++c) {
           const double x = q[c];
-          sum += std::max(x * FloatFromBf16(low[c]), x * FloatFromBf16(high[c]));
+          const double product = std::max(x * FloatFromBf16(low[c]), x * FloatFromBf16(high[c]));
+          sum += product;
+          magnitude += std::abs(product);
         }
+        // A bound is one for the sum's own rounding too.
+        if (p.digest == PlaneId::kQuestDigest) sum += p.head_dim * 0x1p-52 * magnitude;
         const bool empty = unit * kDigestTokens >= tile.token_count;
         *score++ = empty ? -std::numeric_limits<float>::infinity() : -FloatBelow(-sum);
       }

@@ -84,8 +84,12 @@ absl::StatusOr<PageView> PageView::Make(const PageShape& shape, const PageHeader
   for (const PlaneEntry& entry : header.planes) {
     const std::optional<PlaneId> plane = PlaneIdOf(entry);
     if (!plane.has_value() || entry.storage == PlaneStorage::kDelta) continue;
-    PAGODA_RETURN_IF_ERROR(CheckFrame(*plane, shape, header, entry));
-    PAGODA_RETURN_IF_ERROR(view.AddPlane(*plane, header, entry, segments));
+    absl::Status status = CheckFrame(*plane, shape, header, entry);
+    if (status.ok()) status = view.AddPlane(*plane, header, entry, segments);
+    if (status.ok()) continue;
+    if (!IsDigest(*plane)) return status;
+    // A digest may be left out of any page: one of another kind makes no page unreadable.
+    for (Layer& layer : view.layers_) layer.parts[static_cast<size_t>(*plane)] = {};
   }
   view.SettlePrecisions(at_most, k_lo_layers);
   return view;

@@ -203,5 +203,18 @@ TEST(PageViewTest, UnknownPlanesAndDeltasAreLeftAlone) {
   EXPECT_EQ(page.view().precision(), Precision::kQ4);
 }
 
+TEST(PageViewTest, ADigestOfAnotherKindIsLeftOut) {
+  TestPage page = EncodedPage(RandomRawPage(kShape, 64, 5), Precision::kQ8);
+  AppendPlane(PlaneId::kQuestDigest, kShape, page.header);
+  AssignOffsets(page.header);
+  for (size_t i = page.segments.size(); i < page.header.segments.size(); ++i) {
+    page.segments.emplace_back(page.header.segments[i].stored_bytes());
+  }
+  EXPECT_NE(page.view().digest(PlaneId::kQuestDigest, 6, 1), nullptr);
+  page.header.segments.back().length -= 64;  // fewer boxes
+  EXPECT_EQ(page.view().precision(), Precision::kQ8);
+  EXPECT_EQ(page.view().digest(PlaneId::kQuestDigest, 0, 0), nullptr);
+}
+
 }  // namespace
 }  // namespace pagoda::kernels

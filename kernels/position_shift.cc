@@ -77,12 +77,13 @@ absl::Status ValidateShift(const Rope& rope, int64_t shift, int32_t head_dim) {
         "position shift: shift %d, accepted -%d to %d", shift, kShiftMax, kShiftMax));
   }
   const bool dims_ok = rope.rope_dims >= 2 && rope.rope_dims <= head_dim && rope.rope_dims % 2 == 0;
-  const bool numbers_ok = std::isfinite(rope.theta) && rope.theta > 0 &&
-                          std::isfinite(rope.linear_factor) && rope.linear_factor > 0;
+  // Below 1 angles would grow beyond what the bound in the header covers.
+  const bool numbers_ok = std::isfinite(rope.theta) && rope.theta >= 1 &&
+                          std::isfinite(rope.linear_factor) && rope.linear_factor >= 1;
   if (dims_ok && numbers_ok) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrFormat("position shift: rope of %d channels (accepted even, 2 to %d), theta %g, "
-                      "linear factor %g (accepted above 0)",
+                      "linear factor %g (accepted 1 and above)",
                       rope.rope_dims, head_dim, rope.theta, rope.linear_factor));
 }
 

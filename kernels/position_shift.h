@@ -36,9 +36,9 @@
 namespace pagoda::kernels {
 
 struct Rope {
-  double theta = 0;          // greater than 0
+  double theta = 0;          // at least 1
   int32_t rope_dims = 0;     // leading channels of a head that turn
-  double linear_factor = 1;  // positions are divided by this
+  double linear_factor = 1;  // positions are divided by this; at least 1
 };
 
 // Cosines and sines of the angles of `shift` positions, [rope_dims / 2] each.

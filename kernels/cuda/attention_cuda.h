@@ -15,14 +15,14 @@
 //            64; split_count 1 to 1024
 // Error      kLanes: as |Cpu - Ref| in attention.h, float arithmetic throughout.
 //            kTensorCores, with E and V of attention.h, over all tokens seen:
-//              E' = 4 * E + 2^-18 * softmax_scale * log2(e) * max_t(||q|| * (||k_t|| + ||mu||))
-//              out   2 * V * (E' + 2^-20 + (N + 64) * 2^-24) + 2^-18 * V,
+//              E' = 4 * E + 2^-17 * softmax_scale * log2(e) * max_t(||q|| * (||k_t|| + ||mu||))
+//              out   2 * V * (E' + 2^-20 + (N + 64) * 2^-24) + 2^-17 * V,
 //                    and 2^-12 * sqrt(head_dim) * V where codes are among the pages
 //              lse2  as there, with E'
-//            4: sums may truncate. 2^-18: q and, for rows, p are two bf16 words, which leave
-//            (2^-9)^2 of an element; two f16 words leave less. For codes p times the scale of V is
-//            one f16 (2^-12 of a weight, so of ||v_t||, which rotating does not change): the least
-//            step of a q8 code is 2^-8 of its group's greatest.
+//            4: sums may truncate. 2^-17: q and, for rows, p are two bf16 words, which leave that
+//            much of an element; two f16 words leave less. For codes p times the scale of V is one
+//            f16: 2^-11 of a weight, times the groups of a transform's block in the output, which
+//            is below 2^-12 * sqrt(head_dim) for every head_dim.
 // Cost       each tile is read once per 8 query heads of a group
 #pragma once
 

@@ -129,6 +129,10 @@ TEST(DecodeCudaTest, TilesThatKernelsCannotReadAreRefused) {
   tiles = pages.DeviceTiles(64);
   tiles[0].v_lo_params += 4;  // scales are read sixteen bytes at a time
   EXPECT_THAT(ValidateDeviceTiles(tiles, 64), StatusIs(absl::StatusCode::kInvalidArgument));
+  tiles = pages.DeviceTiles(64);
+  tiles[0].sink_count = kSinkTokens + 1;
+  EXPECT_THAT(ValidateDeviceTiles(tiles, 64),
+              StatusIs(absl::StatusCode::kInvalidArgument, "5 sink rows"));
 }
 
 }  // namespace

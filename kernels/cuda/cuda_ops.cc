@@ -139,6 +139,11 @@ absl::Status TurnQueriesCuda(const TurnQueriesParams& p, Stream stream) {
 absl::Status ValidateDeviceTiles(absl::Span<const PageTile> tiles, int32_t page_tokens) {
   for (const PageTile& tile : tiles) {
     PAGODA_RETURN_IF_ERROR(ValidateTile(tile, page_tokens));
+    if (tile.sink_count > kSinkTokens) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("tile at position %d: %d sink rows, at most %d on the device",
+                          tile.base_position, tile.sink_count, kSinkTokens));
+    }
     for (const void* part :
          {static_cast<const void*>(tile.raw_k), static_cast<const void*>(tile.raw_v),
           static_cast<const void*>(tile.sink_k), static_cast<const void*>(tile.sink_v),

@@ -103,8 +103,9 @@ __device__ inline void WriteStates(const DecodeShared<D, H, Reading>& shared,
       o += keep * shared.o[w][h][i % D];
     }
     const int64_t row = int64_t{blockIdx.x} * row_count + heads.first_row + h;
-    p.part_o[row * D + i % D] = sum > 0 ? o / sum : 0.0f;
-    if (i % D == 0) p.part_lse2[row] = sum > 0 ? greatest + log2f(sum) : -INFINITY;
+    // Only what saw no token is empty: NaN is handed on.
+    p.part_o[row * D + i % D] = sum == 0.0f ? 0.0f : o / sum;
+    if (i % D == 0) p.part_lse2[row] = sum == 0.0f ? -INFINITY : greatest + log2f(sum);
   }
 }
 

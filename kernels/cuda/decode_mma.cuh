@@ -194,9 +194,9 @@ __device__ inline void MmaCodeLogits(const TileCodes& codes, int block, int page
 }
 
 template <int D, bool kLo>
-__device__ inline void MmaAddCodeValues(const TileCodes& codes, int block, int page_tokens,
-                                        const EightTokens& p, const KeepOfHeads& keep,
-                                        Outputs<D>& o) {
+__device__ inline void MmaAddCodeValues(const TileCodes& codes, int block, int begin, int end,
+                                        int page_tokens, const EightTokens& p,
+                                        const KeepOfHeads& keep, Outputs<D>& o) {
   const int lane = threadIdx.x % kLanes;
   const int64_t words = TileShape<D>::VBlock(block) + lane % 4 * 32 + lane / 4 * 4;
 #pragma unroll
@@ -205,7 +205,12 @@ __device__ inline void MmaAddCodeValues(const TileCodes& codes, int block, int p
     LoadScales(codes, g, block, page_tokens, 1.0f, w);
     float greatest = 0;
 #pragma unroll
-    for (int t = 0; t < kOctet; ++t) greatest = fmaxf(greatest, w[t]);
+    for (int t = 0; t < kOctet; ++t) {
+      // The scale of a token that is not seen must not decide the unit, nor be NaN times 0.
+      const int token = kTileTokens * block + lane % 4 * kOctet + t;
+      if (token < begin || token >= end) w[t] = 0;
+      greatest = fmaxf(greatest, w[t]);
+    }
     const Power unit = PowerBelow(MaxOfQuad(greatest));
 #pragma unroll
     for (int t = 0; t < kOctet; ++t) w[t] *= p[t] * (unit.reciprocal * kF16Top);
@@ -255,9 +260,9 @@ __device__ inline void MmaAttendCodes(const TileOfHead<D>& tile, int block, int 
   const KeepOfHeads keep(state.softmax.Take(p), lane);
   const TileCodes v = tile.ValueCodes();
   if (v.lo != nullptr) {
-    MmaAddCodeValues<D, true>(v, block, tile.page_tokens, p, keep, state.o);
+    MmaAddCodeValues<D, true>(v, block, begin, end, tile.page_tokens, p, keep, state.o);
   } else {
-    MmaAddCodeValues<D, false>(v, block, tile.page_tokens, p, keep, state.o);
+    MmaAddCodeValues<D, false>(v, block, begin, end, tile.page_tokens, p, keep, state.o);
   }
 }
 

@@ -30,10 +30,10 @@ __global__ void __launch_bounds__(kRowsOfBlock* kLanes) MergeKernel(MergeParams 
       if (lse2 == -INFINITY) continue;
       o += exp2f(lse2 - greatest) * p.part_o[(i * p.row_count + row) * p.head_dim + c];
     }
-    p.o[row * p.head_dim + c] = sum > 0 ? o / sum : 0.0f;
+    p.o[row * p.head_dim + c] = sum == 0.0f ? 0.0f : o / sum;
   }
   __syncwarp();  // lse2 may be that of part 0, which other lanes have then read
-  if (lane == 0) p.lse2[row] = sum > 0 ? greatest + log2f(sum) : -INFINITY;
+  if (lane == 0) p.lse2[row] = sum == 0.0f ? -INFINITY : greatest + log2f(sum);
 }
 
 }  // namespace

@@ -97,6 +97,19 @@ TEST(MergeStatesCudaTest, EmptyStatesChangeNothing) {
   EXPECT_EQ(part_lse2.ToHost(), parts.lse2);
 }
 
+TEST(MergeStatesCudaTest, WhatIsNotANumberIsHandedOn) {
+  Parts parts(3, 2, 64);
+  parts.lse2[parts.rows] = std::numeric_limits<float>::quiet_NaN();  // row 0 of the second part
+  DeviceVector<float> part_o(parts.o);
+  DeviceVector<float> part_lse2(parts.lse2);
+  PAGODA_ASSERT_OK(MergeStatesCuda(
+      {part_o.data(), part_lse2.data(), part_o.data(), part_lse2.data(), parts.rows, 3, 64},
+      nullptr));
+  EXPECT_TRUE(std::isnan(part_lse2.ToHost()[0]));
+  EXPECT_TRUE(std::isnan(part_o.ToHost()[0]));
+  EXPECT_FALSE(std::isnan(part_lse2.ToHost()[1]));
+}
+
 TEST(MergeStatesCudaTest, WrongCallsAreRefused) {
   DeviceVector<float> f(64);
   float* x = f.data();

@@ -8,9 +8,7 @@
 //            INTERNAL          the launch failed
 // Limits     head_dim 64, 80, 96, 128 or 256; page_tokens as in page_layout.h; 1 to 32768 tiles of
 //            1 to 256 kv heads; group_count 1 to 64
-// Error      words of quest digests as BuildDigestCpu; others may differ in their last bit. Scores
-// as
-//            ScorePagesCpu.
+// Error      words of quest digests as BuildDigestCpu, others and scores as its header states.
 // Cost       each key is decoded once; each digest is read once per kv head
 #pragma once
 

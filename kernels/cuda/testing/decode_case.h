@@ -159,8 +159,8 @@ class DecodeCase {
     double logit = 0x1p-24 * (2 * shape().head_dim + 320) * norms;
     double weight = 0;
     if (unit == DecodeUnit::kTensorCores) {
-      logit = 4 * logit + 0x1p-18 * norms;
-      weight = 0x1p-18 + (pages_.HaveCodes() ? 0x1p-12 * std::sqrt(shape().head_dim) : 0);
+      logit = 4 * logit + 0x1p-17 * norms;
+      weight = 0x1p-17 + (pages_.HaveCodes() ? 0x1p-12 * std::sqrt(shape().head_dim) : 0);
     }
     const double bound = magnitudes_.v * (2 * (logit + 0x1p-20 + (n + 64) * 0x1p-24) + weight);
     double used = 0;
