@@ -96,19 +96,20 @@ void Encoder::ConsiderAgain(const std::vector<PageRef>& pages) {
   for (const PageRef& page : pages) Consider(page);
 }
 
-void Encoder::Consider(const PageRef& page, absl::Duration idle) {
+bool Encoder::Consider(const PageRef& page, absl::Duration idle) {
   absl::MutexLock lock(&queue_mutex_);
-  if (stopped_ || queued_.contains(page.record)) return;
+  if (stopped_ || queued_.contains(page.record)) return true;
   if (queue_.size() >= options_.queue_pages_max) {
     scan_wanted_.store(true, std::memory_order_relaxed);
     metrics_.OnEncodeRefused();
-    return;
+    return false;
   }
   queued_.insert(page.record);
   queue_.push_back({page, idle});
+  return true;
 }
 
-int64_t Encoder::PressureGain(const HostPage& page) const {
+int64_t Encoder::ShedGain(const HostPage& page) const {
   const Identity& identity = page.header().identity;
   const Ladder ladder = models_.LadderOf(identity);
   if (!ladder.pressure.has_value()) return 0;
@@ -120,29 +121,26 @@ int64_t Encoder::PressureGain(const HostPage& page) const {
   return lower.ok() ? std::max<int64_t>(0, page.bytes() - lower->stored_bytes()) : 0;
 }
 
-std::vector<int64_t> Encoder::Shed(absl::Span<const HostPagePtr> pages) {
-  std::vector<int64_t> gains;
-  for (const HostPagePtr& page : pages) gains.push_back(PressureGain(*page));
+bool Encoder::Shed(const RecordKey& record, const ScopeId& scope) {
   absl::MutexLock lock(&queue_mutex_);
-  for (size_t i = 0; i < pages.size(); ++i) {
-    if (stopped_ || pressed_.size() >= options_.queue_pages_max) gains[i] = 0;
-    if (gains[i] == 0) continue;
-    const PageHeader& header = pages[i]->header();
-    pressed_.push_back({{header.record, header.scope}, absl::ZeroDuration(), /*pressure=*/true});
-  }
-  return gains;
+  if (stopped_ || pressed_.size() >= options_.queue_pages_max) return false;
+  pressed_.push_back({{record, scope}, absl::ZeroDuration(), /*pressure=*/true});
+  return true;
 }
 
 int64_t Encoder::ConsiderAll(const std::optional<Identity>& identity) {
   int64_t count = 0;
-  store_.ForEachPage([&](const PageInfo& page) {
-    if (!page.in_host || (identity.has_value() && page.identity != *identity)) return;
+  const policy::EntryId begin = scan_begin_.load(std::memory_order_relaxed);
+  const policy::EntryId end = store_.ScanPages(begin, [&](const PageInfo& page) {
+    if (!page.in_host || (identity.has_value() && page.identity != *identity)) return true;
     const Precision target =
         TargetPrecision(PageNeed{}, models_.LadderOf(page.identity), page.idle);
-    if (page.precision <= target && !page.dirty) return;
-    Consider({page.record, page.scope}, page.idle);
+    if (page.precision <= target && !page.to_write) return true;
+    if (!Consider({page.record, page.scope}, page.idle)) return false;
     ++count;
+    return true;
   });
+  scan_begin_.store(end, std::memory_order_relaxed);
   return count;
 }
 
@@ -210,21 +208,46 @@ void Encoder::Run() {
 
 void Encoder::Process(const Work& work) {
   const PageRef& ref = work.page;
+  if (work.pressure) return ProcessPressure(ref);
   const HostPagePtr page = store_.GetResident(ref.record, ref.scope);
   if (page == nullptr) return;  // Gone, or on SSD only: considered again when it is loaded.
   const PageNeed need = NeedOf(ref.record);
-  const Precision target =
-      TargetPrecision(need, models_.LadderOf(page->header().identity), work.idle, work.pressure);
+  // It may have been used since.
+  const absl::Duration idle =
+      std::min(work.idle, store_.IdleTime(ref.record, ref.scope).value_or(absl::ZeroDuration()));
+  const Precision target = TargetPrecision(need, models_.LadderOf(page->header().identity), idle);
   if (page->precision() > target && page->precision() <= Precision::kRaw16) {
-    const absl::Status status = Lower(page, target, work.pressure);
-    // Replaced meanwhile. If the pressure stays, it asks again.
-    if (status.code() == absl::StatusCode::kAborted) return Consider(ref, work.idle);
+    const absl::Status status = Lower(page, target, /*pressure=*/false);
+    if (status.code() == absl::StatusCode::kAborted) {  // replaced meanwhile
+      Consider(ref, work.idle);
+      return;
+    }
     if (status.code() == absl::StatusCode::kResourceExhausted) {
       // No room to encode: written as it is, so that it can be demoted and make room.
       scan_wanted_.store(true, std::memory_order_relaxed);
     }
   }
-  if (need.in_window) return;
+  if (!need.in_window) Persist(ref);
+}
+
+void Encoder::ProcessPressure(const PageRef& ref) {
+  const HostPagePtr page = store_.TakeShed(ref.record, ref.scope);
+  if (page == nullptr) return;
+  const PageNeed need = NeedOf(ref.record);
+  const Ladder ladder = models_.LadderOf(page->header().identity);
+  const Precision target = TargetPrecision(need, ladder, absl::ZeroDuration(), /*pressure=*/true);
+  if (need.in_window || target >= page->precision()) {  // a sequence needs it now
+    return store_.EndShed(ref.record, ref.scope, /*ask_again=*/true);
+  }
+  const absl::Status status = Lower(page, target, /*pressure=*/true);
+  if (!status.ok()) {
+    const bool values = status.code() == absl::StatusCode::kInvalidArgument;
+    store_.EndShed(ref.record, ref.scope, /*ask_again=*/!values);
+  }
+  Persist(ref);
+}
+
+void Encoder::Persist(const PageRef& ref) {
   const absl::Status persisted = store_.PersistAsync(ref.record, ref.scope);
   if (persisted.code() == absl::StatusCode::kResourceExhausted) {
     scan_wanted_.store(true, std::memory_order_relaxed);

@@ -4,11 +4,13 @@
 //
 //   event -> SequenceTable -> pages whose need changed -> queue -> thread: target < stored ? encode
 //   settled (target reached, in no window) -> TieredStore::PersistAsync
-//   host memory above its watermark -> Shed() -> queue, before all others
+//   host memory above its watermark -> Shed() -> queue, before all others; the store says again
+//                                      whether it is to be when its turn comes
 //   now and then, if a ladder has such a step -> pages idle for long -> queue
 //
 // A page that finds the queue full, or no room for its new form, is not forgotten: a later Tick()
-// scans host memory for pages above their target.
+// scans host memory for pages above their target. A scan ends where the queue is full, and the next
+// one begins there.
 //
 // Threads    every public method from any thread. Encoding happens on the encoder's threads only,
 //            without a lock.
@@ -65,15 +67,18 @@ class Encoder {
   PageNeed NeedOf(const RecordKey& record) const ABSL_LOCKS_EXCLUDED(table_mutex_);
   size_t sequence_count() const ABSL_LOCKS_EXCLUDED(table_mutex_);
 
-  // A page was stored or loaded, or was not used for `idle`: see whether it is above its target.
-  void Consider(const PageRef& page, absl::Duration idle = absl::ZeroDuration())
+  // A page was stored or loaded, or was not used for `idle`: see whether it is above its target. If
+  // it was used before its turn comes, that counts. False: the queue is full.
+  bool Consider(const PageRef& page, absl::Duration idle = absl::ZeroDuration())
       ABSL_LOCKS_EXCLUDED(queue_mutex_);
-  // For PageForms::shed: takes the pages that may come down under pressure.
-  std::vector<int64_t> Shed(absl::Span<const HostPagePtr> pages)
-      ABSL_LOCKS_EXCLUDED(queue_mutex_, table_mutex_);
+  // For PageForms: bytes that a page frees when it comes down under pressure, 0 when it may not;
+  // and takes such a page, unless the queue is full.
+  int64_t ShedGain(const HostPage& page) const ABSL_LOCKS_EXCLUDED(table_mutex_);
+  bool Shed(const RecordKey& record, const ScopeId& scope) ABSL_LOCKS_EXCLUDED(queue_mutex_);
   // Closes sequences that were never opened, `age` after their first page came.
   void DropEarlySequences(absl::Duration age) ABSL_LOCKS_EXCLUDED(table_mutex_);
-  // Considers every page in host memory (of one model) that is above its ladder or not on SSD.
+  // Considers every page in host memory (of one model) that is above its ladder or would be written
+  // to SSD now, until the queue is full. Returns how many.
   int64_t ConsiderAll(const std::optional<Identity>& identity) ABSL_LOCKS_EXCLUDED(queue_mutex_);
   // Called now and then: scans if something was left out before, and for idle pages.
   void Tick() ABSL_LOCKS_EXCLUDED(queue_mutex_);
@@ -92,10 +97,10 @@ class Encoder {
   };
   void Run() ABSL_LOCKS_EXCLUDED(queue_mutex_);
   void Process(const Work& work);
+  void ProcessPressure(const PageRef& ref);
+  void Persist(const PageRef& ref);
   // The page at `target` in the store, or why not.
   absl::Status Lower(const HostPagePtr& page, Precision target, bool pressure);
-  // Bytes that the page frees by that; 0 when it may not come down under pressure.
-  int64_t PressureGain(const HostPage& page) const ABSL_LOCKS_EXCLUDED(table_mutex_);
   void ConsiderAgain(const std::vector<PageRef>& pages);
 
   const Options options_;
@@ -116,6 +121,7 @@ class Encoder {
   int32_t working_ ABSL_GUARDED_BY(queue_mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(queue_mutex_) = false;
   absl::Duration last_scan_ ABSL_GUARDED_BY(queue_mutex_) = absl::ZeroDuration();
+  std::atomic<policy::EntryId> scan_begin_{1};  // relaxed: where does not matter much
   std::vector<std::thread> threads_;
 };
 

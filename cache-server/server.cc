@@ -192,7 +192,10 @@ void Server::Parts::MakeServices(const std::string& instance_id, uint32_t instan
 PageForms Server::Parts::FormsOfPages() {
   PageForms forms;
   if (options.ladder.HasPressure()) {
-    forms.shed = [this](absl::Span<const HostPagePtr> pages) { return encoder->Shed(pages); };
+    forms.shed_gain = [this](const HostPage& page) { return encoder->ShedGain(page); };
+    forms.shed = [this](const RecordKey& record, const ScopeId& scope) {
+      return encoder->Shed(record, scope);
+    };
   }
   forms.on_ssd = [this](const HostPage& page) -> std::optional<SsdForm> {
     const Identity& identity = page.header().identity;

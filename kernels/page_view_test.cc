@@ -135,7 +135,7 @@ TEST(PageViewTest, AProfileReadsKLoInItsLayersAlone) {
   EXPECT_EQ(less.view(Precision::kQ8).tile(5, 0).k_lo, nullptr);
 
   PageHeader twice = less.header;
-  for (PlaneEntry& plane : twice.planes) {
+  for (const PlaneEntry& plane : less.header.planes) {
     if (plane.bit_begin == 0 && plane.kind == PlaneKind::kCodes) twice.planes.push_back(plane);
   }
   EXPECT_THAT(PageView::Make(kShape, twice, less.spans(), Precision::kQ4),

@@ -165,6 +165,8 @@ class Directory {
   const policy::EvictionPolicy& ssd_policy() const { return *ssd_policy_; }
   int64_t host_bytes() const { return host_policy_->bytes(); }
   int64_t ssd_bytes() const { return ssd_policy_->bytes(); }
+  // Pages in host memory of a precision in (above, most].
+  int64_t HostPagesAbove(Precision above, Precision most) const;
   int64_t page_count() const { return page_count_; }
   int64_t ghost_count() const { return static_cast<int64_t>(index_.size()) - page_count_; }
   int64_t dirty_count() const { return dirty_count_; }

@@ -48,6 +48,14 @@ PageInfo Directory::InfoOf(EntryId id, absl::Duration now) const {
   return info;
 }
 
+int64_t Directory::HostPagesAbove(Precision above, Precision most) const {
+  int64_t count = 0;
+  for (const auto& [precision, pages] : host_sums_.by_precision) {
+    if (precision > above && precision <= most) count += pages;
+  }
+  return count;
+}
+
 void Directory::FillStats(StoreStats& stats) const {
   stats.host.page_bytes = host_policy_->bytes();
   stats.host.pinned_bytes = host_policy_->locked_bytes();

@@ -116,7 +116,8 @@ struct PageInfo {
   bool on_ssd = false;
   int64_t host_bytes = 0;
   int64_t ssd_bytes = 0;
-  bool dirty = false;  // the host copy is still to be written to SSD
+  bool dirty = false;     // the host copy is still to be written to SSD,
+  bool to_write = false;  // and PersistAsync() would write it now
   bool pinned = false;
   bool quarantined = false;
   int32_t uses = 0;  // lately, since it was stored

@@ -1,5 +1,5 @@
 // Opening, closing and looking at the store. Writing, reading, leases and eviction have their own
-// files: tiered_store_write.cc, _read.cc, _lease.cc, _evict.cc.
+// files: tiered_store_write.cc, _read.cc, _lease.cc, _evict.cc, _shed.cc.
 #include "storage/tiered_store.h"
 
 #include <algorithm>
@@ -216,21 +216,47 @@ absl::Status TieredStore::Shutdown(absl::Duration deadline) {
 }
 
 void TieredStore::ForEachPage(absl::FunctionRef<void(const PageInfo&)> callback) {
+  ScanPages(/*begin=*/1, [&](const PageInfo& info) {
+    callback(info);
+    return true;
+  });
+}
+
+EntryId TieredStore::ScanPages(EntryId begin, absl::FunctionRef<bool(const PageInfo&)> callback) {
   constexpr EntryId kBatch = 1024;  // slots under one lock
-  std::vector<PageInfo> batch;
-  for (EntryId begin = 1;; begin += kBatch) {
+  std::vector<std::pair<EntryId, PageInfo>> batch;
+  bool around = false;
+  for (EntryId next = begin;;) {
     batch.clear();
     {
       absl::MutexLock lock(&mutex_);
-      if (begin >= directory_.slot_count()) return;
+      if (!around && next >= directory_.slot_count()) {
+        around = true;
+        next = 1;
+      }
+      const EntryId last =
+          around ? std::min(begin, directory_.slot_count()) : directory_.slot_count();
+      if (next >= last) return begin;
       const absl::Duration now = clock_.Monotonic();
-      const EntryId end = std::min<EntryId>(directory_.slot_count(), begin + kBatch);
-      for (EntryId id = begin; id < end; ++id) {
-        if (directory_.at(id).alive()) batch.push_back(directory_.InfoOf(id, now));
+      const EntryId end = std::min<EntryId>(last, next + kBatch);
+      for (; next < end; ++next) {
+        if (!directory_.at(next).alive()) continue;
+        batch.emplace_back(next, directory_.InfoOf(next, now));
+        batch.back().second.to_write = MayWriteEarly(next);
       }
     }
-    for (const PageInfo& info : batch) callback(info);
+    for (const auto& [id, info] : batch) {
+      if (!callback(info)) return id;
+    }
   }
+}
+
+std::optional<absl::Duration> TieredStore::IdleTime(const RecordKey& key,
+                                                    const ScopeId& scope) const {
+  absl::MutexLock lock(&mutex_);
+  const EntryId id = directory_.Find(key, scope);
+  if (id == kNoEntry) return std::nullopt;
+  return directory_.InfoOf(id, clock_.Monotonic()).idle;
 }
 
 StoreStats TieredStore::Stats() {

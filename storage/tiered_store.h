@@ -127,9 +127,12 @@ struct SsdForm {
 
 // What only who knows the codec can say. Called without a lock; must not call the store.
 struct PageForms {
-  // Host memory is above its watermark, and these are its coldest pages above q4, the coldest
-  // first: how many bytes each will free soon, by ReplaceEncoding(); 0: it stays as it is.
-  std::function<std::vector<int64_t>(absl::Span<const HostPagePtr>)> shed;
+  // Host memory is above its watermark, and this is one of its coldest pages above q4: how many
+  // bytes a lower form of it would free; 0: it stays as it is. Set both of the two, or none.
+  std::function<int64_t(const HostPage&)> shed_gain;
+  // Such a page is to take that form soon: TakeShed(), then ReplaceEncoding() or EndShed(). False:
+  // it will not.
+  std::function<bool(const RecordKey&, const ScopeId&)> shed;
   // The form in which a page is written to SSD; nothing: as it is in memory.
   std::function<std::optional<SsdForm>(const HostPage&)> on_ssd;
 };
@@ -171,6 +174,13 @@ class TieredStore {
                                SsdCopy on_ssd = SsdCopy::kFollows) ABSL_LOCKS_EXCLUDED(mutex_);
   // Set once, at the start.
   void SetPageForms(PageForms forms) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A page whose turn has come after PageForms::shed. Null, and nothing is expected of it any more,
+  // when it is not to become smaller after all: it was asked too long ago, is in use, pinned or hot
+  // by now, or memory is short no longer.
+  HostPagePtr TakeShed(const RecordKey& key, const ScopeId& scope) ABSL_LOCKS_EXCLUDED(mutex_);
+  // It stays as it is. Unless `ask_again` it is not asked before another form took its place.
+  void EndShed(const RecordKey& key, const ScopeId& scope, bool ask_again)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Copies a page to SSD in the background; it then lives in both. OK when there is nothing to do:
   // it is there already, there is no SSD, or its admission is not "always" and will decide when the
@@ -247,6 +257,13 @@ class TieredStore {
 
   // Calls back for every page, in no order, from a copy: the store is not locked meanwhile.
   void ForEachPage(absl::FunctionRef<void(const PageInfo&)> callback) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same, once around from slot `begin` on, while `callback` says true. Returns the slot of the
+  // page for which it said false: there the next one may begin.
+  EntryId ScanPages(EntryId begin, absl::FunctionRef<bool(const PageInfo&)> callback)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // How long the page was not used; nothing if it is not stored.
+  std::optional<absl::Duration> IdleTime(const RecordKey& key, const ScopeId& scope) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   StoreStats Stats() ABSL_LOCKS_EXCLUDED(mutex_);
   // Counts everything again: slabs against the host tier's sums, those against the directory's and
   // each scope's, those against every entry; SSD likewise, when no change of it is on its way.
@@ -329,6 +346,7 @@ class TieredStore {
                                       Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckParent(const PageHeader& header) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool QueueWrite(EntryId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayWriteEarly(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WritePage(const RecordKey& key, uint64_t incarnation) ABSL_LOCKS_EXCLUDED(mutex_);
   // The form of a page on SSD, by PageForms.
   std::optional<SsdForm> FormOnSsd(const HostPage& page) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -395,11 +413,16 @@ class TieredStore {
   // Returns what was freed.
   int64_t MakeRoom(int64_t bytes, const ScopeId& presser) ABSL_LOCKS_EXCLUDED(mutex_);
   void DemotionLoop() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Bytes above the watermark, without those that are on their way out.
+  // Bytes above the watermark, or that pushes were refused.
   int64_t ExcessHostBytes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // tiered_store_shed.cc
   // Before pages are demoted: asks for lower forms of the coldest ones.
   void ShedHost() ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<HostPagePtr> ColdestAboveQ4(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // One in `stride` of the pages, others at every call: those that may become smaller, the coldest
+  // first.
+  std::vector<HostPagePtr> SampleToShed(EntryId stride) ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t AskToShed(const PageForms& forms, HostPagePtr page) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool MayShed(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DemoteHost(Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayLeaveHost(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool NeedsWriting(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -461,7 +484,10 @@ class TieredStore {
   absl::flat_hash_map<EntryId, int64_t> demoting_ ABSL_GUARDED_BY(mutex_);
   int64_t demoting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   PageForms forms_ ABSL_GUARDED_BY(mutex_);
-  policy::ShedPlan sheds_ ABSL_GUARDED_BY(mutex_);           // pages that will be smaller soon
+  policy::ShedPlan sheds_ ABSL_GUARDED_BY(mutex_);  // pages that will be smaller soon
+  absl::Duration next_shed_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
+  bool shed_enough_ ABSL_GUARDED_BY(mutex_) = false;         // the last time pages were asked
+  EntryId shed_hand_ ABSL_GUARDED_BY(mutex_) = 0;            // of SampleToShed()
   std::deque<RecordKey> deletions_ ABSL_GUARDED_BY(mutex_);  // of records, to be done
   bool deleting_ ABSL_GUARDED_BY(mutex_) = false;            // a job for them is queued or runs
   int64_t deletions_asked_ ABSL_GUARDED_BY(mutex_) = 0;

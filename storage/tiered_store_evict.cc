@@ -205,58 +205,24 @@ int64_t TieredStore::ExcessHostBytes() {
   const HostTierUsage usage = host_->usage();
   const int64_t excess_bytes = std::max(
       policies_.host.marks.ExcessBytes(usage.used_bytes, usage.capacity_bytes), pressure_bytes_);
-  return sheds_.MissingBytes(excess_bytes - demoting_bytes_, clock_.Monotonic());
-}
-
-// The rule that a victim is a leaf does not hold here: nothing leaves.
-std::vector<HostPagePtr> TieredStore::ColdestAboveQ4(int64_t bytes) {
-  constexpr int64_t kVisitsMax = 16384;  // a few milliseconds under the lock
-  policy::EvictionGuard guard = GuardOf(TierKind::kHost, /*presser=*/nullptr);
-  const std::vector<EntryId> ids =
-      directory_.host_policy().PickByGain(bytes, kVisitsMax, [&](EntryId id) -> int64_t {
-        mutex_.AssertHeld();
-        const DirectoryEntry& entry = directory_.at(id);
-        const Precision precision = entry.host->precision();
-        if (precision <= Precision::kQ4 || precision > Precision::kRaw16) return 0;
-        // What somebody reads would not be freed.
-        if (entry.host.use_count() > 1 || entry.quarantined) return 0;
-        if (demoting_.contains(id) || !sheds_.MayAsk(id)) return 0;
-        if (!guard.MayTake(CandidateOf(TierKind::kHost, id))) return 0;
-        return entry.host->bytes() / 2;  // about what lo planes take
-      });
-  std::vector<HostPagePtr> pages;
-  for (const EntryId id : ids) pages.push_back(directory_.at(id).host);
-  return pages;
-}
-
-void TieredStore::ShedHost() {
-  std::function<std::vector<int64_t>(absl::Span<const HostPagePtr>)> shed;
-  std::vector<HostPagePtr> pages;
-  {
-    absl::MutexLock lock(&mutex_);
-    shed = forms_.shed;
-    const int64_t excess_bytes = shed == nullptr || closing_ ? 0 : ExcessHostBytes();
-    if (excess_bytes > 0) pages = ColdestAboveQ4(excess_bytes);
-  }
-  if (pages.empty()) return;
-  const std::vector<int64_t> freed_bytes = shed(pages);
-  PAGODA_CHECK(freed_bytes.size() == pages.size());
-  absl::MutexLock lock(&mutex_);
-  for (size_t i = 0; i < pages.size(); ++i) {
-    if (freed_bytes[i] <= 0) continue;
-    const EntryId id = directory_.Find(pages[i]->header().record);
-    // It may be smaller already.
-    if (id == kNoEntry || directory_.at(id).host != pages[i] || !sheds_.MayAsk(id)) continue;
-    sheds_.Ask(id, freed_bytes[i], clock_.Monotonic());
-  }
+  sheds_.NoteExcess(excess_bytes, clock_.Monotonic());
+  return excess_bytes;
 }
 
 void TieredStore::DemoteHost(Aftermath& after) {
   const HostTierUsage usage = host_->usage();
   const policy::Watermarks& marks = policies_.host.marks;
-  const int64_t need_bytes = ExcessHostBytes();
+  const absl::Duration now = clock_.Monotonic();
+  int64_t need_bytes = ExcessHostBytes() - demoting_bytes_;
   const bool refused_push = pressure_bytes_ > 0;
   pressure_bytes_ = 0;
+  // Pages that become smaller stand for pages that go, but not for long, and not at the hard mark.
+  const bool shedding = !refused_push && sheds_.HoldsOff(now);
+  if (shedding) {
+    // What came since pages were asked waits until others are.
+    if (shed_enough_ && now < next_shed_) return;
+    need_bytes = sheds_.MissingBytes(need_bytes, now);
+  }
   if (need_bytes <= 0) return;
   policy::EvictionGuard guard = GuardOf(TierKind::kHost, /*presser=*/nullptr);
   const std::vector<EntryId> victims =
@@ -264,7 +230,7 @@ void TieredStore::DemoteHost(Aftermath& after) {
         mutex_.AssertHeld();
         // A page that is not on SSD yet may leave too: it is written first.
         const DirectoryEntry& entry = directory_.at(id);
-        if (sheds_.asked(id)) return false;
+        if (shedding && sheds_.asked(id)) return false;
         const bool free = MayLeaveHost(id) || (ssd_ != nullptr && entry.host.use_count() == 1 &&
                                                !demoting_.contains(id));
         return free && guard.MayTake(CandidateOf(TierKind::kHost, id));

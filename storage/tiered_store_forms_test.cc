@@ -40,6 +40,18 @@ class FormsTest : public StoreTest {
     form.owner = bytes;
     return form;
   }
+  // Pages one after another, the coldest first, until memory is short and what that starts is seen.
+  std::vector<TestPage> PushUntil(const std::function<bool()>& seen) {
+    std::vector<TestPage> pages;
+    while (!seen() && pages.size() < 200) {
+      pages.push_back(Big(static_cast<uint32_t>(pages.size() + 1)));
+      PAGODA_EXPECT_OK(Push(pages.back()));
+      if (used_share() > 0.85) {
+        EXPECT_TRUE(Eventually(seen));
+      }
+    }
+    return pages;
+  }
   double used_share() {
     const TierStats host = store_->Stats().host;
     return static_cast<double>(host.used_bytes) / static_cast<double>(host.capacity_bytes);
@@ -172,45 +184,49 @@ TEST_F(FormsTest, ABrokenCopyOnSsdLeavesTheLowerFormInMemory) {
   ExpectExact();
 }
 
+// ---- Under pressure -----------------------------------------------------------------------------
+
+// A codec that halves pages, or only says so.
+struct Shedder {
+  absl::Mutex mutex;
+  std::vector<PageKey> asked ABSL_GUARDED_BY(mutex);
+
+  int64_t asked_count() {
+    absl::MutexLock lock(&mutex);
+    return static_cast<int64_t>(asked.size());
+  }
+  PageForms Forms(std::function<int64_t(const HostPage&)> gain) {
+    PageForms forms;
+    forms.shed_gain = std::move(gain);
+    forms.shed = [this](const RecordKey& record, const ScopeId&) {
+      absl::MutexLock lock(&mutex);
+      asked.push_back(record.key);
+      return true;
+    };
+    return forms;
+  }
+};
+int64_t Half(const HostPage& page) { return page.bytes() / 2; }
+
 TEST_F(FormsTest, UnderPressureTheColdestBecomeSmallerBeforeAnyGoes) {
   options_.demotion_period = absl::Hours(1);  // only when it is asked
+  Shedder shedder;
   Open();
-  absl::Mutex mutex;
-  std::vector<PageKey> asked;
-  PageForms forms;
-  forms.shed = [&](absl::Span<const HostPagePtr> pages) {
-    std::vector<int64_t> gains;
-    absl::MutexLock lock(&mutex);
-    for (const HostPagePtr& page : pages) {
-      EXPECT_EQ(page->precision(), Precision::kQ8);
-      asked.push_back(page->header().record.key);
-      gains.push_back(page->bytes() / 2);
-    }
-    return gains;
-  };
-  store_->SetPageForms(forms);
-  std::vector<TestPage> pages;
-  const auto count_asked = [&] {
-    absl::MutexLock lock(&mutex);
-    return asked.size();
-  };
-  for (uint32_t i = 1; count_asked() == 0; ++i) {
-    ASSERT_LT(i, 200u);
-    pages.push_back(Big(i));
-    PAGODA_ASSERT_OK(Push(pages.back()));
-    if (used_share() > 0.85) {
-      ASSERT_TRUE(Eventually([&] { return count_asked() > 0; }));
-    }
-  }
+  store_->SetPageForms(shedder.Forms(Half));
+  const std::vector<TestPage> pages = PushUntil([&] {
+    const double freed_bytes = shedder.asked_count() * HeaderOf(Big(1)).stored_bytes() / 2;
+    return freed_bytes > 0 && used_share() - freed_bytes / (16 << 20) < 0.75;
+  });
   std::vector<PageKey> first;
   {
-    absl::MutexLock lock(&mutex);
-    first = asked;
+    absl::MutexLock lock(&shedder.mutex);
+    first = shedder.asked;
   }
   ASSERT_LT(first.size(), pages.size());
   for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i], pages[i].record().key) << i;
   // They keep the promise: nothing is demoted, and all pages are there.
   for (size_t i = 0; i < first.size(); ++i) {
+    ASSERT_NE(store_->TakeShed(pages[i].record(), pages[i].scope()), nullptr) << i;
     PAGODA_ASSERT_OK(Lower(pages[i], SsdCopy::kStays));
   }
   EXPECT_LT(used_share(), 0.85);
@@ -219,25 +235,79 @@ TEST_F(FormsTest, UnderPressureTheColdestBecomeSmallerBeforeAnyGoes) {
   ExpectExact();
 }
 
-TEST_F(FormsTest, PagesThatDoNotFollowAreDemoted) {
+TEST_F(FormsTest, PagesThatYieldNothingDoNotHideWarmerOnes) {
+  Shedder shedder;
   Open();
-  PageForms forms;
-  forms.shed = [](absl::Span<const HostPagePtr> pages) {
-    return std::vector<int64_t>(pages.size(), int64_t{1} << 40);  // promises, and does nothing
-  };
-  store_->SetPageForms(forms);
-  for (uint32_t i = 1; i <= 60; ++i) {
-    ASSERT_TRUE(Eventually([&] {
-      clock_.Advance(absl::Milliseconds(50));
-      return Push(Big(i)).ok();
-    })) << i;
-  }
-  ASSERT_TRUE(Eventually([&] {
-    clock_.Advance(absl::Milliseconds(50));
-    return used_share() < 0.85;
+  std::set<PageKey> cold;
+  for (uint32_t i = 1; i <= 12; ++i) cold.insert(Big(i).record().key);
+  store_->SetPageForms(shedder.Forms([cold](const HostPage& page) {
+    return cold.contains(page.header().record.key) ? 0 : Half(page);
   }));
+  const std::vector<TestPage> pages = PushUntil([&] { return shedder.asked_count() > 1; });
+  absl::MutexLock lock(&shedder.mutex);
+  EXPECT_EQ(shedder.asked[0], Big(13).record().key);
+  EXPECT_EQ(shedder.asked[1], Big(14).record().key);
+}
+
+TEST_F(FormsTest, PromisesHoldOffDemotionForOnePatienceOnly) {
+  Shedder shedder;
+  Open();
+  store_->SetPageForms(shedder.Forms(Half));  // honest, but nobody does it
+  const std::vector<TestPage> pages = PushUntil([&] { return shedder.asked_count() > 0; });
+  EXPECT_EQ(store_->Stats().counters.demoted_bytes, 0);
+  clock_.Advance(absl::Milliseconds(1100));
+  EXPECT_TRUE(Eventually([&] { return used_share() < 0.85; }));
+  EXPECT_EQ(store_->Stats().page_count, static_cast<int64_t>(pages.size()));
+  ExpectExact();
+}
+
+TEST_F(FormsTest, PromisesDoNotHoldOffWhatThePushesNeed) {
+  Shedder shedder;
+  Open();
+  store_->SetPageForms(shedder.Forms(Half));
+  for (uint32_t i = 1; i <= 60; ++i) {  // the clock stands still
+    ASSERT_TRUE(Eventually([&] { return Push(Big(i)).ok(); })) << i;
+  }
   EXPECT_EQ(store_->Stats().page_count, 60);
   ExpectExact();
+}
+
+TEST_F(FormsTest, WhenItsTurnComesAPageMayHaveToStay) {
+  options_.demotion_period = absl::Hours(1);
+  Shedder shedder;
+  Open();
+  store_->SetPageForms(shedder.Forms(Half));
+  const std::vector<TestPage> pages = PushUntil([&] { return shedder.asked_count() > 2; });
+  const auto take = [&](int i) { return store_->TakeShed(pages[i].record(), pages[i].scope()); };
+  PAGODA_ASSERT_OK(store_->Pin(pages[0].record(), pages[0].scope()));
+  EXPECT_EQ(take(0), nullptr);
+  const HostPagePtr reader = Get(pages[1]);
+  EXPECT_EQ(take(1), nullptr);
+  EXPECT_NE(take(2), nullptr);
+  store_->EndShed(pages[2].record(), pages[2].scope(), /*ask_again=*/true);
+  EXPECT_EQ(take(2), nullptr);  // nobody asks it any more
+}
+
+TEST_F(FormsTest, TurnsThatComeTooLateAreDropped) {
+  options_.demotion_period = absl::Hours(1);
+  Shedder shedder;
+  Open();
+  store_->SetPageForms(shedder.Forms(Half));
+  const std::vector<TestPage> pages = PushUntil([&] { return shedder.asked_count() > 0; });
+  clock_.Advance(absl::Milliseconds(1100));
+  EXPECT_EQ(store_->TakeShed(pages[0].record(), pages[0].scope()), nullptr);
+}
+
+TEST_F(FormsTest, NobodyBecomesSmallerWhenMemoryIsShortNoLonger) {
+  options_.demotion_period = absl::Hours(1);
+  Shedder shedder;
+  Open();
+  store_->SetPageForms(shedder.Forms(Half));
+  const std::vector<TestPage> pages = PushUntil([&] { return shedder.asked_count() > 0; });
+  for (size_t i = 6; i < pages.size(); ++i) {
+    PAGODA_ASSERT_OK(store_->Remove(pages[i].record(), pages[i].scope()));
+  }
+  EXPECT_EQ(store_->TakeShed(pages[0].record(), pages[0].scope()), nullptr);
 }
 
 }  // namespace

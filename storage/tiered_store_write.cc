@@ -232,6 +232,11 @@ absl::Status TieredStore::PersistAsync(const RecordKey& key, const ScopeId& scop
       "ssd: %d pages wait to be written, at most that many", options_.write_queue_pages_max));
 }
 
+bool TieredStore::MayWriteEarly(EntryId id) const {
+  return NeedsWriting(id) && !directory_.at(id).queued && breaker_.closed() &&
+         WorthWritingEarly(id);
+}
+
 bool TieredStore::QueueWrite(EntryId id) {
   const DirectoryEntry& entry = directory_.at(id);
   if (entry.queued) return true;

@@ -129,21 +129,4 @@ std::vector<EntryId> EvictionPolicy::PickVictims(int64_t bytes,
   return pick.taken;
 }
 
-std::vector<EntryId> EvictionPolicy::PickByGain(int64_t bytes, int64_t visits_max,
-                                                absl::FunctionRef<int64_t(EntryId)> gain) {
-  Pick pick(*this);
-  std::vector<EntryId> found;
-  int64_t found_bytes = 0;
-  for (int64_t visits = 0; visits < visits_max && found_bytes < bytes; ++visits) {
-    const EntryId id = NextVictim();
-    if (id == kNoEntry) break;
-    pick.Take(id);
-    const int64_t gained = gain(id);
-    if (gained <= 0) continue;
-    found.push_back(id);
-    found_bytes += gained;
-  }
-  return found;
-}
-
 }  // namespace pagoda::policy

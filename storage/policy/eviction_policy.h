@@ -64,11 +64,10 @@ class EvictionPolicy {
   // this object. The caller removes those that it really evicts: until then they stay resident,
   // and a further pick may name them again.
   std::vector<EntryId> PickVictims(int64_t bytes, absl::FunctionRef<bool(EntryId)> may_take);
-  // The same order for who wants something else of entries than that they go: `gain` says what one
-  // yields; 0: nothing, the walk goes on past it. Those that yield, until their gains reach
-  // `bytes`; it looks at no more than `visits_max` entries.
-  std::vector<EntryId> PickByGain(int64_t bytes, int64_t visits_max,
-                                  absl::FunctionRef<int64_t(EntryId)> gain);
+  // For who wants something else of entries than that they go: of two entries the one with the
+  // lesser number would go first, were both leaves, as far as is known now. Changes nothing.
+  // REQUIRES: resident.
+  virtual uint64_t OrderOf(EntryId id) const = 0;
 
   // ---- Books ----------------------------------------------------------------------------------
   bool resident(EntryId id) const { return id < nodes_.size() && nodes_[id].resident; }

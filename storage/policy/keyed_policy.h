@@ -22,9 +22,10 @@ class KeyedPolicy : public EvictionPolicy {
  public:
   using EvictionPolicy::EvictionPolicy;
   int64_t memory_bytes() const override;
+  uint64_t OrderOf(EntryId id) const final { return KeyOf(id); }
 
  protected:
-  // Called for evictable entries only, when they are queued and when their turn comes.
+  // Called when entries are queued, when their turn comes, and by OrderOf().
   virtual uint64_t KeyOf(EntryId id) const = 0;
 
   // After a change of the key; also for a new entry, whose key counts as raised.

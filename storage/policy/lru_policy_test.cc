@@ -40,26 +40,6 @@ TEST(LruPolicyTest, PickingChangesNothing) {
   EXPECT_EQ(first.front(), 100u);
 }
 
-TEST(LruPolicyTest, PickByGainGoesOnPastWhatYieldsNothing) {
-  LruPolicy lru;
-  for (EntryId id = 1; id <= 6; ++id) lru.Insert({id, id - 1, 10});
-  lru.Insert({7, kNoEntry, 10});
-  lru.Lock(7);
-  Ids seen;
-  const auto even = [&](EntryId id) -> int64_t {
-    seen.push_back(id);
-    return id % 2 == 0 ? 3 : 0;
-  };
-  // The order is that of victims: past a leaf that yields nothing its parent is still reached.
-  EXPECT_EQ(lru.PickByGain(1000, 100, even), Ids({6, 4, 2}));
-  EXPECT_EQ(seen, Ids({6, 5, 4, 3, 2, 1}));
-  EXPECT_EQ(lru.PickByGain(3, 100, even), Ids({6}));
-  EXPECT_EQ(lru.PickByGain(4, 100, even), Ids({6, 4}));
-  EXPECT_EQ(lru.PickByGain(1000, 3, even), Ids({6, 4}));
-  EXPECT_EQ(lru.PickByGain(0, 100, even), Ids());
-  EXPECT_EQ(Pick(lru, 1000), Ids({6, 5, 4, 3, 2, 1}));  // nothing has changed
-}
-
 TEST(LruPolicyTest, LockedEntriesKeepTheirAncestors) {
   LruPolicy lru;
   lru.Insert({1, kNoEntry, 10});

@@ -45,6 +45,14 @@ void S3FifoPolicy::OnRemove(EntryId id) {
   ghosts_.Trim(GhostCountMax(entry_count()));
 }
 
+uint64_t S3FifoPolicy::OrderOf(EntryId id) const {
+  constexpr int kRoundShift = 61;  // places stay below
+  const uint64_t use_count = word(id) & kUseMask;
+  const bool in_main = (word(id) & kInMain) != 0;
+  const uint64_t rounds = in_main ? 1 + use_count : use_count >= kPromotingUses ? 1 : 0;
+  return rounds << kRoundShift | word(id) >> kPlaceShift;
+}
+
 void S3FifoPolicy::OnPick() {
   for (const EntryId id : offered_) Enqueue(id);
   offered_.clear();

@@ -25,6 +25,8 @@ class S3FifoPolicy final : public EvictionPolicy {
  public:
   using EvictionPolicy::EvictionPolicy;
   absl::string_view name() const override { return "s3fifo"; }
+  // By the rounds that an entry's uses keep it, then by its place; the small queue first.
+  uint64_t OrderOf(EntryId id) const override;
 
  protected:
   void OnInsert(const NewEntry& entry) override;

@@ -2,16 +2,19 @@
 // planes), so that it demotes no more than what is then still too much. Pure: events in, bytes out.
 //
 //   excess -> Ask(page, bytes it will free) ... -> Settle(page): it is smaller, replaced or gone
+//                                               -> Refuse(page): it cannot become smaller
 //                                               -> late, `patience` after it was asked
 //
-// A late page counts no more, may be demoted like any other, and is not asked again until it
-// settles after all.
+// A page that is late or refused counts no more, may be demoted like any other, and is not asked
+// again until it settles after all. However many pages are asked one after another, promises hold
+// off demotion for one `patience` since the excess began, and again only once it was gone.
 //
 // Threads  externally synchronised      Cost  amortised O(1) an event
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -30,7 +33,23 @@ class ShedPlan {
     NoteLate(now);
     return excess_bytes > promised_bytes_ ? excess_bytes - promised_bytes_ : 0;
   }
+  // The tier's excess as it is now, at every look; what is on its way out included.
+  void NoteExcess(int64_t excess_bytes, absl::Duration now) {
+    if (excess_bytes <= 0) {
+      excess_since_.reset();
+    } else if (!excess_since_.has_value()) {
+      excess_since_ = now;
+    }
+  }
+  // Whether promises still stand for demotions.
+  bool HoldsOff(absl::Duration now) const {
+    return excess_since_.has_value() && now - *excess_since_ < patience_;
+  }
   bool asked(EntryId id) const { return promises_.contains(id); }
+  bool AskedInTime(EntryId id, absl::Duration now) {
+    NoteLate(now);
+    return asked(id);
+  }
   bool MayAsk(EntryId id) const { return !asked(id) && !late_.contains(id); }
   // REQUIRES: MayAsk(id); bytes > 0; `now` does not run backwards.
   void Ask(EntryId id, int64_t bytes, absl::Duration now) {
@@ -42,6 +61,10 @@ class ShedPlan {
   void Settle(EntryId id) {
     late_.erase(id);
     Forget(id);
+  }
+  // Nothing unless it was asked.
+  void Refuse(EntryId id) {
+    if (Forget(id)) late_.insert(id);
   }
   int64_t promised_bytes() const { return promised_bytes_; }
 
@@ -64,7 +87,8 @@ class ShedPlan {
 
   const absl::Duration patience_;
   absl::flat_hash_map<EntryId, int64_t> promises_;
-  absl::flat_hash_set<EntryId> late_;
+  absl::flat_hash_set<EntryId> late_;  // or refused
+  std::optional<absl::Duration> excess_since_;
   std::deque<std::pair<absl::Duration, EntryId>> order_;  // by time; some are settled
   int64_t promised_bytes_ = 0;
 };

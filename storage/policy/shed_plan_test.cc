@@ -46,6 +46,38 @@ TEST(ShedPlanTest, LatePromisesAreForgotten) {
   EXPECT_EQ(plan.MissingBytes(100, At(2.4)), 40);
 }
 
+TEST(ShedPlanTest, HoldsOffForOnePatienceHoweverOftenItAsks) {
+  ShedPlan plan(kPatience);
+  EXPECT_FALSE(plan.HoldsOff(At(0)));
+  plan.NoteExcess(100, At(1));
+  plan.Ask(1, 100, At(1));
+  plan.NoteExcess(100, At(1.9));
+  plan.Ask(2, 100, At(1.9));
+  EXPECT_TRUE(plan.HoldsOff(At(1.999)));
+  EXPECT_FALSE(plan.HoldsOff(At(2)));
+  plan.NoteExcess(50, At(3));  // it lasts
+  EXPECT_FALSE(plan.HoldsOff(At(3)));
+  plan.NoteExcess(0, At(4));
+  EXPECT_FALSE(plan.HoldsOff(At(4)));
+  plan.NoteExcess(1, At(5));
+  EXPECT_TRUE(plan.HoldsOff(At(5.9)));
+}
+
+TEST(ShedPlanTest, RefusedPagesCountNoMoreAndAreNotAskedAgain) {
+  ShedPlan plan(kPatience);
+  plan.Refuse(1);  // nobody asked it
+  EXPECT_TRUE(plan.MayAsk(1));
+  plan.Ask(1, 60, At(0));
+  EXPECT_TRUE(plan.AskedInTime(1, At(0.5)));
+  plan.Refuse(1);
+  EXPECT_EQ(plan.MissingBytes(100, At(0.5)), 100);
+  EXPECT_FALSE(plan.asked(1));
+  EXPECT_FALSE(plan.MayAsk(1));
+  plan.Settle(1);
+  plan.Ask(1, 60, At(0.5));
+  EXPECT_FALSE(plan.AskedInTime(1, At(1.5)));  // late
+}
+
 TEST(ShedPlanTest, SumsAreThoseOfTheLivingPromises) {
   ShedPlan plan(kPatience);
   std::map<EntryId, std::pair<int64_t, absl::Duration>> living;
