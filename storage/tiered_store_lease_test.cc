@@ -173,5 +173,29 @@ TEST_F(TieredStoreLeaseTest, ListingNamesEveryPage) {
   EXPECT_EQ(seen[128].host_bytes, HeaderOf(chain[2]).stored_bytes());
 }
 
+TEST_F(TieredStoreLeaseTest, AListingThatEndsEarlyGoesOnThere) {
+  Open();
+  const std::vector<TestPage> chain = TestChain(5);
+  for (const TestPage& page : chain) PAGODA_ASSERT_OK(Push(page));
+  PersistAll({chain[3]});
+  std::vector<uint64_t> seen;
+  const auto take = [&](size_t most) {
+    return [&seen, most](const PageInfo& page) {
+      if (seen.size() == most) return false;
+      EXPECT_EQ(page.to_write, page.base_position != 3 * 64);
+      seen.push_back(page.base_position / 64);
+      return true;
+    };
+  };
+  EntryId next = store_->ScanPages(1, take(2));
+  next = store_->ScanPages(next, take(4));
+  EXPECT_EQ(seen, std::vector<uint64_t>({0, 1, 2, 3}));
+  seen.clear();
+  EXPECT_EQ(store_->ScanPages(next, take(100)), next);  // once around
+  EXPECT_EQ(seen, std::vector<uint64_t>({4, 0, 1, 2, 3}));
+  store_->ScanPages(1000000, take(5));
+  EXPECT_EQ(seen.size(), 5u);
+}
+
 }  // namespace
 }  // namespace pagoda

@@ -71,7 +71,8 @@ absl::StatusOr<LookupAnswer> TieredStore::LookupPrefix(const LookupQuery& query)
                               copy.fidelity, copy.planes, copy.bytes, entry.base_position,
                               directory_.traits_of(id).page_tokens});
       ids.push_back(id);
-      at_least.push_back(ready ? Precision::kNone : copy.precision);
+      // What was named, not what was found: a form in between may take its place.
+      at_least.push_back(ready ? Precision::kNone : query.precision_min);
     }
     // Who asks again while pages load, or to renew, uses them once.
     const bool asked_before = !query.lease.session_id.empty() &&
@@ -163,7 +164,7 @@ void TieredStore::LoadLeased(absl::string_view session_id, LeaseId id, const Rec
   LoadAsync(
       key, *scope,
       [callback = std::move(callback), at_least](absl::StatusOr<HostPagePtr> loaded) {
-        // The better copy may be gone, or its disk set aside: not what the lookup found.
+        // The better copy may be gone, or its disk set aside: not what the lookup named.
         if (loaded.ok() && (*loaded)->precision() < at_least) {
           loaded = absl::NotFoundError("page: only a lower form is left");
         }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "storage/tiered_store.h"
 
 namespace pagoda {
@@ -34,6 +35,8 @@ void TieredStore::ShedHost() {
     stride = 1 + directory_.slot_count() / kSampleSlots;
   }
   for (EntryId i = 0; i < std::min(stride, kSamplesMax) && missing_bytes > 0; ++i) {
+    // Who takes a Mutex again at once overtakes those that wait.
+    if (i > 0) absl::SleepFor(absl::Microseconds(50));
     for (HostPagePtr& page : SampleToShed(stride)) {
       if (missing_bytes <= 0) break;
       missing_bytes -= AskToShed(forms, std::move(page));
