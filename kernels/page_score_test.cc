@@ -95,9 +95,18 @@ void ExpectBounds(const PageTile& tile, const PageShape& shape, const Scores& s,
   }
 }
 
+// Sanitizers look at the same code at a few of them.
+std::vector<int32_t> HeadDims() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return {24, 80};
+#else
+  return {16, 24, 64, 80, 96, 128, 256};
+#endif
+}
+
 TEST(PageScoreTest, QuestNeverFallsBelowAnyLogit) {
   uint32_t seed = 1;
-  for (const int32_t dim : {16, 24, 64, 80, 96, 128, 256}) {
+  for (const int32_t dim : HeadDims()) {
     const PageShape shape{1, 1, dim, 64};
     for (const Precision precision : {Precision::kRaw16, Precision::kQ8, Precision::kQ4}) {
       const TestPage page = PageOf(shape, precision, seed++);
