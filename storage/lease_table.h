@@ -35,7 +35,7 @@ struct LeasedPage {
   RecordKey record;
   uint64_t incarnation = 0;  // of the directory entry: a page that came back is another one
   HostPagePtr page;          // null while the page is not in host memory yet
-  Precision at_least = Precision::kNone;  // what was found: a lower form in memory is not it
+  Precision at_least = Precision::kNone;  // what the lookup named, of a page to load
 };
 
 struct Lease {

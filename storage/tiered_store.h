@@ -200,7 +200,7 @@ class TieredStore {
   // memory gives way to the copy on SSD; where that is not better, it is the answer.
   void LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCallback callback,
                  Precision at_least = Precision::kNone) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same for a page of a living lease, at what the lookup found.
+  // The same for a page of a living lease. NOT_FOUND where only less is left than the lookup named.
   void LoadLeased(absl::string_view session_id, LeaseId id, const RecordKey& key,
                   LoadCallback callback) ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -26,6 +26,17 @@ class FormsTest : public StoreTest {
   absl::Status Lower(const TestPage& page, SsdCopy on_ssd) {
     return store_->ReplaceEncoding(Get(page), Staged(At(page, Precision::kQ4)), on_ssd);
   }
+  // Of the session "session"; waits for the answer.
+  absl::StatusOr<HostPagePtr> LoadLeased(LeaseId lease, const TestPage& page) {
+    absl::StatusOr<HostPagePtr> answer = absl::UnknownError("no answer");
+    absl::Notification done;
+    store_->LoadLeased("session", lease, page.record(), [&](absl::StatusOr<HostPagePtr> loaded) {
+      answer = std::move(loaded);
+      done.Notify();
+    });
+    done.WaitForNotification();
+    return answer;
+  }
   static std::optional<SsdForm> Q4Form(const HostPage& host, const TestPage& page) {
     if (host.precision() != Precision::kQ8) return std::nullopt;
     const TestPage q4 = At(page, Precision::kQ4);
@@ -118,14 +129,7 @@ TEST_F(FormsTest, WhatMemoryGaveUpComesBackForWhoWantsIt) {
   EXPECT_EQ(high.pages[1].tier, TierKind::kSsd);
   EXPECT_EQ(high.pages[1].precision, Precision::kQ8);
   EXPECT_EQ(*store_->GetLeased("session", high.lease, chain[1].record()), nullptr);
-  absl::StatusOr<HostPagePtr> page = absl::UnknownError("no answer");
-  absl::Notification done;
-  store_->LoadLeased("session", high.lease, chain[1].record(),
-                     [&](absl::StatusOr<HostPagePtr> loaded) {
-                       page = std::move(loaded);
-                       done.Notify();
-                     });
-  ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(30)));
+  absl::StatusOr<HostPagePtr> page = LoadLeased(high.lease, chain[1]);
   PAGODA_ASSERT_OK(page);
   EXPECT_TRUE(IsExactly(**page, chain[1]));
   EXPECT_EQ(*store_->GetLeased("session", high.lease, chain[1].record()), *page);
@@ -163,15 +167,7 @@ TEST_F(FormsTest, ABrokenCopyOnSsdLeavesTheLowerFormInMemory) {
       Lookup(chain, Precision::kQ8, Precision::kNone, {"session", "request", absl::Minutes(1)});
   ASSERT_EQ(found.pages.size(), 2u);
   ASSERT_EQ(found.pages[0].state, PageState::kLoading);
-  absl::Status status;
-  absl::Notification done;
-  store_->LoadLeased("session", found.lease, chain[0].record(),
-                     [&](absl::StatusOr<HostPagePtr> loaded) {
-                       status = loaded.status();
-                       done.Notify();
-                     });
-  ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(30)));
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(LoadLeased(found.lease, chain[0]), StatusIs(absl::StatusCode::kDataLoss));
   store_->ReleaseSession("session");
   // Who is content with q4 still has the whole chain.
   EXPECT_EQ(Lookup(chain, Precision::kQ4).pages.size(), 2u);

@@ -1,10 +1,8 @@
 // pagoda eval ablate: what each way of saving bytes costs and gains, one at a time and together.
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -14,9 +12,10 @@
 #include "client/cli/commands.h"
 #include "client/cli/connection.h"
 #include "client/cli/eval_inputs.h"
+#include "client/cli/eval_step.h"
 #include "client/cli/interrupt.h"
-#include "client/cli/progress_line.h"
 #include "client/cli/quality_plot.h"
+#include "client/cli/resume.h"
 #include "client/cli/shared_prefix.h"
 #include "client/lab/ablation.h"
 #include "client/lab/coded_attention.h"
@@ -42,14 +41,6 @@ struct AblateOptions {
   bool resume = false;
 };
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream content;
-  content << file.rdbuf();
-  if (!file.good()) return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  return content.str();
-}
-
 // One run of the command: every row over every text.
 class Ablation {
  public:
@@ -64,7 +55,7 @@ class Ablation {
   }
 
   absl::Status Run() {
-    if (options_.resume) PAGODA_RETURN_IF_ERROR(Resume());
+    PAGODA_RETURN_IF_ERROR(Resume());
     const size_t total = rows_.size() * inputs_.names.size();
     PrintText(options_.json,
               absl::StrFormat("%s, %s, %d rows x %d texts\n", inputs_.engine->config().name,
@@ -111,25 +102,17 @@ class Ablation {
   }
 
   absl::Status Resume() {
-    std::ifstream probe(options_.json.path);
-    if (!probe.good()) return absl::OkStatus();  // nothing was measured yet
-    PAGODA_ASSIGN_OR_RETURN(const std::string json, ReadFile(options_.json.path));
-    absl::StatusOr<std::vector<AblationMeasure>> measures = AblationMeasuresOf(json, run_);
-    if (!measures.ok()) {
-      return absl::Status(measures.status().code(),
-                          absl::StrCat(options_.json.path, ": ", measures.status().message()));
-    }
+    const std::optional<std::string> json = EarlierJson(options_.resume, options_.json);
+    if (!json.has_value()) return absl::OkStatus();
+    absl::StatusOr<std::vector<AblationMeasure>> measures = AblationMeasuresOf(*json, run_);
+    if (!measures.ok()) return ExplainResume(measures.status(), options_.json);
     measures_ = *std::move(measures);
     return absl::OkStatus();
   }
 
   template <typename Measure>
-  auto WithProgress(const std::string& step, Measure measure) const {
-    ProgressLine line(TextStream(options_.json), step);
-    return measure([&line](int64_t done, int64_t total) {
-      line.set_share(static_cast<double>(done) / static_cast<double>(total));
-      return !Interrupted();
-    });
+  auto Step(const std::string& step, Measure measure) const {
+    return WithProgress(TextStream(options_.json), step, measure);
   }
 
   absl::Status MeasureOne(const lab::AblationRow& row, size_t text, lab::ExactReading& exact) {
@@ -138,7 +121,7 @@ class Ablation {
       const std::string step = row.name == "raw16"
                                    ? step_
                                    : absl::StrCat(inputs_.names[text], ", raw16 to compare with");
-      auto read = WithProgress(step, [&](auto progress) {
+      auto read = Step(step, [&](auto progress) {
         return lab::ReadExactly(pass, inputs_.ids[text], options_.flags.window_tokens, progress);
       });
       PAGODA_RETURN_IF_ERROR(CheckInterrupted());
@@ -159,7 +142,7 @@ class Ablation {
                                              const lab::ExactReading& exact) {
     if (!row.codec.empty()) return CompareCoded(row, exact);
     if (row.shared_prefix) return CompareShared(row, exact);
-    return WithProgress(step_, [&](auto progress) {
+    return Step(step_, [&](auto progress) {
       return lab::CompareReading(inputs_.engine->pass(), exact, {.kv = row.kv}, progress);
     });
   }
@@ -172,15 +155,13 @@ class Ablation {
                                   ForwardPass::kPageTokens * ForwardPass::kPageTokens;
     const auto half = absl::MakeConstSpan(exact.ids).subspan(0, static_cast<size_t>(shared_tokens));
     PAGODA_RETURN_IF_ERROR(StartSharing());
-    PAGODA_RETURN_IF_ERROR(
-        WithProgress(absl::StrCat(step_, ", its first half"), [&](auto progress) {
-          return lab::ReadInto(pass, half,
-                               {.kv = row.kv, .cache = &shared_->writer(), .decode_tokens = 0},
-                               progress);
-        }));
+    PAGODA_RETURN_IF_ERROR(Step(absl::StrCat(step_, ", its first half"), [&](auto progress) {
+      return lab::ReadInto(
+          pass, half, {.kv = row.kv, .cache = &shared_->writer(), .decode_tokens = 0}, progress);
+    }));
     PAGODA_RETURN_IF_ERROR(shared_->AwaitEncoded(half));
     const lab::Reading reading = {.kv = row.kv, .cache = &shared_->reader(shared_tokens)};
-    PAGODA_ASSIGN_OR_RETURN(lab::ReadingResult result, WithProgress(step_, [&](auto progress) {
+    PAGODA_ASSIGN_OR_RETURN(lab::ReadingResult result, Step(step_, [&](auto progress) {
                               return lab::CompareReading(pass, exact, reading, progress);
                             }));
     if (result.cost.hit_tokens == shared_tokens) return result;
@@ -210,7 +191,7 @@ class Ablation {
     PAGODA_ASSIGN_OR_RETURN(const lab::KvCodec codec,
                             lab::MakeKvCodec(row.codec, shape.head_dim, shape.page_tokens));
     const int64_t window_tokens = row.kv.window_tokens;
-    PAGODA_ASSIGN_OR_RETURN(lab::ReadingResult result, WithProgress(step_, [&](auto progress) {
+    PAGODA_ASSIGN_OR_RETURN(lab::ReadingResult result, Step(step_, [&](auto progress) {
                               return lab::CompareCoded(pass, exact, codec, window_tokens, progress);
                             }));
     const auto token_count = static_cast<int64_t>(exact.ids.size()) - 1;
@@ -319,9 +300,8 @@ absl::Status RunAblate(const AblateOptions& options) {
 }
 
 std::string CheckAblate(const AblateOptions& options) {
-  if (options.resume && (options.json.path.empty() || options.json.path == "-")) {
-    return "--resume goes on with the rows of a file; name it with --json FILE";
-  }
+  const std::string resume = CheckResume(options.resume, options.json);
+  if (!resume.empty()) return resume;
   if (options.in_process && options.daemon_flag->count() > 0) {
     return "--in-process uses no daemon, --daemon names one; leave out one of them";
   }
@@ -380,8 +360,7 @@ void AddEvalAblateCommand(CommandLine& commands, CLI::App* eval) {
   options->daemon_flag = app->get_option("--daemon");
   app->add_option("--plot", options->plot, "KL over bytes: FILE.svg, or FILE.html with the table")
       ->type_name("FILE");
-  app->add_flag("--resume", options->resume,
-                "keep what the file of --json already has, measure what is missing");
+  AddResumeFlag(*app, options->resume);
   AddJsonFlag(*app, options->json);
   commands.Add({app, [options] { return CheckAblate(*options); },
                 [options] { return RunAblate(*options); }});

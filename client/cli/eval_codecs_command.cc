@@ -1,9 +1,7 @@
 // pagoda eval codecs: our codec beside those of others, on the same model, texts and kernels.
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -12,8 +10,9 @@
 #include "client/cli/codec_report.h"
 #include "client/cli/commands.h"
 #include "client/cli/eval_inputs.h"
+#include "client/cli/eval_step.h"
 #include "client/cli/interrupt.h"
-#include "client/cli/progress_line.h"
+#include "client/cli/resume.h"
 #include "client/lab/kv_codec.h"
 #include "client/lab/quality_run.h"
 #include "storage/base/status_macros.h"
@@ -31,15 +30,11 @@ struct CodecsOptions {
 // Rows of an earlier run in the file of --json; none when there is no such file.
 absl::StatusOr<std::vector<CodecRow>> EarlierRows(const CodecsOptions& options,
                                                   const CodecRun& run) {
-  if (!options.resume) return std::vector<CodecRow>();
-  std::ifstream file(options.json.path);
-  if (!file) return std::vector<CodecRow>();
-  std::stringstream whole;
-  whole << file.rdbuf();
-  absl::StatusOr<std::vector<CodecRow>> rows = CodecRowsOf(whole.str(), run);
-  if (rows.ok()) return rows;
-  return absl::Status(rows.status().code(),
-                      absl::StrCat("--resume: ", options.json.path, ": ", rows.status().message()));
+  const std::optional<std::string> json = EarlierJson(options.resume, options.json);
+  if (!json.has_value()) return std::vector<CodecRow>();
+  absl::StatusOr<std::vector<CodecRow>> rows = CodecRowsOf(*json, run);
+  if (!rows.ok()) return ExplainResume(rows.status(), options.json);
+  return rows;
 }
 
 // Everything that one command measures, text by text and codec by codec.
@@ -80,30 +75,21 @@ class CodecTable {
                        [&](const CodecRow& row) { return row.codec == codec && row.text == text; });
   }
 
-  // Runs `measure(progress)` behind a progress line.
-  template <typename Measure>
-  auto WithProgress(const std::string& step, Measure measure) const {
-    ProgressLine line(TextStream(options_.json), step);
-    return measure([&line](int64_t done, int64_t total) {
-      line.set_share(static_cast<double>(done) / static_cast<double>(total));
-      return !Interrupted();
-    });
-  }
-
   // `exact` is filled in for the first codec of the text.
   absl::Status MeasureOne(const lab::KvCodec& codec, size_t text, lab::ExactReading& exact) {
     ForwardPass& pass = inputs_.engine->pass();
     const std::string& name = inputs_.names[text];
     if (exact.ids.empty()) {
-      auto read = WithProgress(absl::StrCat(name, ", raw16"), [&](auto progress) {
-        return lab::ReadExactly(pass, inputs_.ids[text], run_.window_tokens, progress);
-      });
+      auto read = WithProgress(
+          TextStream(options_.json), absl::StrCat(name, ", raw16"), [&](auto progress) {
+            return lab::ReadExactly(pass, inputs_.ids[text], run_.window_tokens, progress);
+          });
       PAGODA_RETURN_IF_ERROR(CheckInterrupted());
       PAGODA_ASSIGN_OR_RETURN(exact, std::move(read));
     }
-    const auto quality = WithProgress(absl::StrCat(name, ", ", codec.name), [&](auto progress) {
-      return lab::CompareCodec(pass, exact, codec, progress);
-    });
+    const auto quality = WithProgress(
+        TextStream(options_.json), absl::StrCat(name, ", ", codec.name),
+        [&](auto progress) { return lab::CompareCodec(pass, exact, codec, progress); });
     PAGODA_RETURN_IF_ERROR(CheckInterrupted());
     PAGODA_RETURN_IF_ERROR(quality.status());
     rows_.push_back(MakeCodecRow(codec.name, codec.k_bits, codec.v_bits, name, *quality));
@@ -137,9 +123,8 @@ absl::Status RunCodecs(const CodecsOptions& options) {
 }
 
 std::string CheckCodecs(const CodecsOptions& options) {
-  if (options.resume && (options.json.path.empty() || options.json.path == "-")) {
-    return "--resume goes on with the rows of a file; name it with --json FILE";
-  }
+  const std::string resume = CheckResume(options.resume, options.json);
+  if (!resume.empty()) return resume;
   return CheckEvalFlags(options.flags);
 }
 
@@ -164,8 +149,7 @@ void AddEvalCodecsCommand(CommandLine& commands, CLI::App* eval) {
       ->type_name("NAME,...")
       ->delimiter(',')
       ->check(CLI::IsMember(lab::KvCodecNames()));
-  app->add_flag("--resume", options->resume,
-                "keep the rows that the file of --json already has, measure what is missing");
+  AddResumeFlag(*app, options->resume);
   AddJsonFlag(*app, options->json);
   commands.Add({app, [options] { return CheckCodecs(*options); },
                 [options] { return RunCodecs(*options); }});

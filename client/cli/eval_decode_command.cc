@@ -7,8 +7,8 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
 #include "client/cli/eval_inputs.h"
+#include "client/cli/eval_step.h"
 #include "client/cli/interrupt.h"
-#include "client/cli/progress_line.h"
 #include "client/cli/text_table.h"
 #include "client/lab/decode_run.h"
 #include "kernels/isa.h"
@@ -70,15 +70,8 @@ absl::Status RunDecode(const DecodeOptions& options) {
                             table.Head()));
   Json rows = Json::array();
   for (size_t text = 0; text < inputs.names.size(); ++text) {
-    absl::StatusOr<lab::ExactReading> exact;
-    const auto with_progress = [&](const std::string& step, auto measure) {
-      ProgressLine line(stream, absl::StrCat(inputs.names[text], ", ", step));
-      return measure([&line](int64_t done, int64_t total) {
-        line.set_share(static_cast<double>(done) / static_cast<double>(total));
-        return !Interrupted();
-      });
-    };
-    exact = with_progress("raw16", [&](auto progress) {
+    const std::string& text_name = inputs.names[text];
+    const auto exact = WithProgress(stream, absl::StrCat(text_name, ", raw16"), [&](auto progress) {
       return lab::ReadExactly(pass, inputs.ids[text], options.flags.window_tokens, progress);
     });
     PAGODA_RETURN_IF_ERROR(CheckInterrupted());
@@ -86,15 +79,16 @@ absl::Status RunDecode(const DecodeOptions& options) {
     for (const std::string& name : options.precisions) {
       PAGODA_ASSIGN_OR_RETURN(const Precision precision, ParsePrecision(name));
       const KvOptions kv = {.precision = precision, .window_tokens = options.flags.window_tokens};
-      const auto found = with_progress(name, [&](auto progress) {
-        return lab::CompareDecode(pass, *exact, kv, options.decode_tokens, progress);
-      });
+      const auto found =
+          WithProgress(stream, absl::StrCat(text_name, ", ", name), [&](auto progress) {
+            return lab::CompareDecode(pass, *exact, kv, options.decode_tokens, progress);
+          });
       PAGODA_RETURN_IF_ERROR(CheckInterrupted());
       PAGODA_RETURN_IF_ERROR(found.status());
-      PrintText(options.json, table.Row({{name, inputs.names[text], Change(found->floats),
-                                          Change(found->integers), Kl(found->floats),
-                                          Kl(found->integers), Kl(found->between)}}));
-      rows.push_back(RowJson(name, inputs.names[text], *found));
+      PrintText(options.json,
+                table.Row({{name, text_name, Change(found->floats), Change(found->integers),
+                            Kl(found->floats), Kl(found->integers), Kl(found->between)}}));
+      rows.push_back(RowJson(name, text_name, *found));
     }
   }
   PrintText(options.json,

@@ -9,6 +9,7 @@
 #include "client/cli/codec_report.h"
 #include "client/cli/commands.h"
 #include "client/cli/eval_inputs.h"
+#include "client/cli/eval_step.h"
 #include "client/cli/eval_texts.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/progress_line.h"
@@ -52,12 +53,10 @@ class ProfileRun {
  private:
   absl::StatusOr<lab::ExactReading> ReadExactly(const std::string& name,
                                                 std::vector<uint32_t> ids) {
-    ProgressLine line(TextStream(options_.json), absl::StrCat(name, ", raw16"));
-    return lab::ReadExactly(pass_, std::move(ids), options_.flags.window_tokens,
-                            [&line](int64_t done, int64_t total) {
-                              line.set_share(static_cast<double>(done) / total);
-                              return !Interrupted();
-                            });
+    return WithProgress(
+        TextStream(options_.json), absl::StrCat(name, ", raw16"), [&](auto progress) {
+          return lab::ReadExactly(pass_, std::move(ids), options_.flags.window_tokens, progress);
+        });
   }
 
   // KL of each layer alone with the lo plane of K, all else at q4, and of q4 itself.
@@ -135,16 +134,15 @@ class ProfileRun {
                               ReadExactly(inputs_.names[i], inputs_.ids[i]));
       for (const bool with_profile : {false, true}) {
         const std::string name = with_profile ? "profile" : "q4";
-        ProgressLine line(TextStream(options_.json), absl::StrCat(inputs_.names[i], ", ", name));
-        const auto progress = [&line](int64_t done, int64_t total) {
-          line.set_share(static_cast<double>(done) / total);
-          return !Interrupted();
-        };
         const std::vector<int32_t> layers =
             with_profile ? profile.k_lo_layers : std::vector<int32_t>();
         PAGODA_ASSIGN_OR_RETURN(
             const QualitySummary quality,
-            lab::ComparePlanes(pass_, exact, lab::PlanesOf(shape_.layer_count, layers), progress));
+            WithProgress(TextStream(options_.json), absl::StrCat(inputs_.names[i], ", ", name),
+                         [&](auto progress) {
+                           return lab::ComparePlanes(
+                               pass_, exact, lab::PlanesOf(shape_.layer_count, layers), progress);
+                         }));
         rows_.push_back(
             MakeCodecRow(name, v_bits + 16.0 / shape_.page_tokens + (with_profile ? lo_bits : 0),
                          v_bits, inputs_.names[i], quality));
