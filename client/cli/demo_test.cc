@@ -14,6 +14,7 @@ namespace pagoda::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::ordered_json;
 
 TEST(DemoTest, ItsClaimsHold) {
@@ -55,6 +56,9 @@ TEST(DemoTest, ItsClaimsHold) {
   EXPECT_LE(json["kv_ratio_q4"].get<double>(), 0.28);
   EXPECT_EQ(json.size(), 5u);
   EXPECT_THAT(result.errors, HasSubstr("private scope"));
+  // At q4 all is loaded but the window of two pages, and no run had to do without the daemon.
+  EXPECT_EQ(runs[5]["hit_tokens"].get<int>(), (runs[5]["prompt_tokens"].get<int>() / 64 - 2) * 64);
+  EXPECT_THAT(result.errors, Not(HasSubstr("could not use the daemon")));
 }
 
 }  // namespace

@@ -72,14 +72,17 @@ int64_t KvSequence::UsablePages(absl::Span<const Precision> precisions,
                                 int64_t prompt_tokens) const {
   const auto limit = std::min<int64_t>(static_cast<int64_t>(precisions.size()),
                                        std::max<int64_t>(0, prompt_tokens - 1) / page_tokens());
-  const int64_t aged = AgedPageCount(prompt_tokens / page_tokens());
   for (int64_t page = 0; page < limit; ++page) {
-    const Precision needed = page < aged ? options_.precision
-                             : encodes() ? Precision::kQ8
-                                         : Precision::kRaw16;
+    const Precision needed = UsablePrecision(page, prompt_tokens);
     if (precisions[page] < needed || precisions[page] > Precision::kRaw16) return page;
   }
   return limit;
+}
+
+Precision KvSequence::UsablePrecision(int64_t page_index, int64_t prompt_tokens) const {
+  if (!encodes()) return Precision::kRaw16;
+  const bool aged = page_index < AgedPageCount(prompt_tokens / page_tokens());
+  return aged ? options_.precision : Precision::kQ8;
 }
 
 PageBuffer KvSequence::NewPage(int64_t page_index, Precision precision) const {

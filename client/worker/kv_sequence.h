@@ -76,6 +76,8 @@ class KvSequence {
   // not read at that precision at q8 or better (raw16 for a raw16 sequence), and at least one
   // prompt token left over. What the result leaves out is recomputed.
   int64_t UsablePages(absl::Span<const Precision> precisions, int64_t prompt_tokens) const;
+  // What page `page_index` must have at least to be one of them.
+  Precision UsablePrecision(int64_t page_index, int64_t prompt_tokens) const;
   // Memory for a page, to be filled in and handed to AppendLoaded().
   PageBuffer NewPage(int64_t page_index, Precision precision) const;
   // Appends a full page. INVALID_ARGUMENT when it is not the next one, below the sequence's

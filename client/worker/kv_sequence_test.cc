@@ -168,6 +168,9 @@ TEST_F(KvSequenceTest, UsablePagesKeepTheWindowAndOneToken) {
   EXPECT_EQ(q4.UsablePages(low, 10000), 10);  // all of them lie beyond the window
   EXPECT_EQ(q4.UsablePages(mixed, 641), 10);
   EXPECT_EQ(q4.UsablePages(mixed, 480), 5);  // pages 5 and 6 are the window, and 5 is q4
+  EXPECT_EQ(q4.UsablePrecision(7, 641), kQ4);
+  EXPECT_EQ(q4.UsablePrecision(8, 641), kQ8);
+  EXPECT_EQ(Make(kRaw, 128).UsablePrecision(0, 641), kRaw);
   EXPECT_EQ(q4.UsablePages({kQ8, Precision::kQ3, kQ8}, 10000), 1);
   EXPECT_EQ(q4.UsablePages({kQ8, Precision::kOpaque}, 10000), 1);
   EXPECT_EQ(Make(kQ8, 128).UsablePages(mixed, 10000), 0);

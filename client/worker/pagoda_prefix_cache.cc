@@ -107,12 +107,10 @@ PrefixHit PagodaPrefixCache::LoadPages(int64_t usable_pages, const client::Looku
       Note(fetched.status());
       return result;
     }
-    // As UsablePages() asked: what was found at q8 may have lost its lo planes since.
-    const Precision needed = at_most == Precision::kNone
-                                 ? std::max(Precision::kQ8, sequence.options().precision)
-                                 : sequence.options().precision;
     int64_t index = begin;
     for (client::FetchedPage& page : fetched->pages) {
+      // What was found at q8 may have lost its lo planes since.
+      const Precision needed = sequence.UsablePrecision(index, announced_tokens_);
       const Precision precision = PrecisionOf(page.header.planes);
       if (precision < needed) {
         Note(absl::AbortedError(absl::StrCat("page ", index, " came at ", PrecisionName(precision),
