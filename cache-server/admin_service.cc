@@ -175,16 +175,15 @@ grpc::ServerUnaryReactor* AdminService::SetLadder(grpc::CallbackServerContext* c
                                                   const v1::SetLadderRequest* request,
                                                   v1::SetLadderResponse* response) {
   return AnswerLater(call, RpcMethod::kSetLadder, *request, [this, request, response] {
-    const v1::Precision wire = request->ladder();
-    if (wire != v1::PRECISION_RAW16 && wire != v1::PRECISION_Q8 && wire != v1::PRECISION_Q4) {
+    PAGODA_ASSIGN_OR_RETURN(const Precision ladder, FromWire(request->ladder(), Precision::kNone));
+    if (ladder == Precision::kNone || ladder > Precision::kRaw16) {
       return absl::InvalidArgumentError(
-          absl::StrCat("ladder: is ", static_cast<int>(wire), ", expected raw16, q8 or q4"));
+          absl::StrCat("ladder: is ", request->ladder(), ", expected raw16, q8, q4, q3 or q2"));
     }
     std::optional<Identity> identity;
     if (!request->identity().empty()) {
       PAGODA_ASSIGN_OR_RETURN(identity, ParseId<Identity>("identity", request->identity()));
     }
-    const auto ladder = static_cast<Precision>(wire);
     PAGODA_RETURN_IF_ERROR(context_.models.SetLadder(identity, ladder));
     LogInfo("ladder_set", {{"model", identity.has_value() ? identity->hex() : "all"},
                            {"ladder", std::string(PrecisionName(ladder))}});

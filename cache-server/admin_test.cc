@@ -143,7 +143,7 @@ TEST_F(AdminTest, LaddersAreSetPerModel) {
     return client_->admin().SetLadder(client_->Context().get(), request, &response).error_code();
   };
   EXPECT_EQ(set(), grpc::StatusCode::INVALID_ARGUMENT);
-  request.set_ladder(v1::PRECISION_Q2);
+  request.set_ladder(v1::PRECISION_OPAQUE);
   EXPECT_EQ(set(), grpc::StatusCode::INVALID_ARGUMENT);
   request.set_ladder(v1::PRECISION_Q8);
   request.set_identity(std::string(32, 'i'));

@@ -111,7 +111,7 @@ void ReadLadder(YamlSection& parent, Ladder& ladder) {
     idle.Time("after", ladder.idle_after, absl::Seconds(1), absl::Hours(24 * 365));
     ReadStep(idle, "precision", ladder.fresh, ladder.idle);
     if (!idle.Has("after")) idle.Refuse("after", "a time, as in 10m");
-    if (!idle.Has("precision")) idle.Refuse("precision", "q8 or q4");
+    if (!idle.Has("precision")) idle.Refuse("precision", "q8, q4, q3 or q2");
   }
   idle.Finish();
   section.Finish();

@@ -72,19 +72,20 @@ TEST(ConfigFileTest, LaddersHaveSteps) {
   PAGODA_ASSERT_OK(ReadConfigFile(
       WriteFile(dir,
                 "ladder:\n  fresh: q8\n  idle: {after: 10m, precision: q4}\n  pressure: q4\n"
-                "  ssd: q4\nmodels:\n  a: {ladder: {fresh: raw16, ssd: q8}}\n  b: {ladder: q4}\n"
+                "  ssd: q2\nmodels:\n  a: {ladder: {fresh: raw16, ssd: q8}}\n  b: {ladder: q4}\n"
                 "  c: {ladder: {idle: {after: 90s, precision: q4}}}\n"),
       options));
-  EXPECT_EQ(LadderText(options.ladder.standard), "q8, idle 10m q4, pressure q4, ssd q4");
+  EXPECT_EQ(LadderText(options.ladder.standard), "q8, idle 10m q4, pressure q4, ssd q2");
   // A model's ladder stands for itself.
   EXPECT_EQ(LadderText(options.ladder.models.at("a")), "raw16, ssd q8");
   EXPECT_EQ(LadderText(options.ladder.models.at("b")), "q4");
   EXPECT_EQ(LadderText(options.ladder.models.at("c")), "q8, idle 1m30s q4");
   EXPECT_EQ(options.ladder.ShortestIdle(), absl::Seconds(90));
-  EXPECT_TRUE(options.ladder.HasPressure());
+  EXPECT_EQ(options.ladder.LowestPressure(), Precision::kQ4);
   ServerOptions plain;
   EXPECT_EQ(plain.ladder.ShortestIdle(), absl::InfiniteDuration());
-  EXPECT_FALSE(plain.ladder.HasPressure());  // a step that nobody asked for is not taken
+  EXPECT_EQ(plain.ladder.LowestPressure(),
+            std::nullopt);  // a step that nobody asked for is not taken
 }
 
 TEST(ConfigFileTest, ModelsHaveLaddersOfTheirOwn) {
@@ -135,17 +136,17 @@ TEST(ConfigFileTest, EveryMistakeNamesItsPlaceAndTheRemedy) {
       {"floors: {public: {hots: 1MiB}}", {"floors.public.hots", "did you mean host?"}},
       {"watermarks: {start: 85}", {"watermarks.start", "'85'", "fraction"}},
       {"watermarks: {start: nan}", {"watermarks.start", "fraction"}},
-      {"ladder: q5", {"ladder", "'q5'", "raw16, q8 or q4"}},
-      {"ladder: q2", {"ladder", "'q2'", "raw16, q8 or q4"}},
-      {"models: {a: {ladder: x}}", {"models.a.ladder", "'x'", "raw16, q8 or q4"}},
+      {"ladder: q5", {"ladder", "'q5'", "raw16, q8, q4, q3 or q2"}},
+      {"ladder: q1", {"ladder", "'q1'", "raw16, q8, q4, q3 or q2"}},
+      {"models: {a: {ladder: x}}", {"models.a.ladder", "'x'", "raw16, q8, q4, q3 or q2"}},
       {"models: {a: {laddr: q8}}", {"models.a.laddr", "did you mean ladder?"}},
-      {"ladder: [q8]", {"ladder", "a list", "raw16, q8 or q4"}},
-      {"ladder: {fresh: q9}", {"ladder.fresh", "'q9'", "raw16, q8 or q4"}},
+      {"ladder: [q8]", {"ladder", "a list", "raw16, q8, q4, q3 or q2"}},
+      {"ladder: {fresh: q9}", {"ladder.fresh", "'q9'", "raw16, q8, q4, q3 or q2"}},
       {"ladder: {presure: q4}", {"ladder.presure", "did you mean pressure?"}},
       {"ladder: {pressure: q8}", {"ladder.pressure", "'q8'", "below fresh, which is q8"}},
       {"ladder: {fresh: q4, ssd: q4}", {"ladder.ssd", "'q4'", "below fresh, which is q4"}},
       {"ladder: {idle: q4}", {"ladder.idle", "'q4'", "a map"}},
-      {"ladder: {idle: {after: 10m}}", {"ladder.idle.precision", "absent", "q8 or q4"}},
+      {"ladder: {idle: {after: 10m}}", {"ladder.idle.precision", "absent", "q8, q4, q3 or q2"}},
       {"ladder: {idle: {precision: q4}}", {"ladder.idle.after", "absent", "as in 10m"}},
       {"ladder: {idle: {after: 600, precision: q4}}", {"ladder.idle.after", "'600'", "as in 90s"}},
       {"models: {a: q8}", {"models.a", "'q8'", "a map"}},

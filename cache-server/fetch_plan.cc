@@ -48,11 +48,6 @@ absl::StatusOr<FetchSelection> ParseFetchSelection(const v1::FetchRequest& reque
   }
   PAGODA_ASSIGN_OR_RETURN(selection.precision_max,
                           FromWire(request.precision_max(), Precision::kOpaque));
-  if (selection.precision_max < Precision::kQ4) {
-    return absl::UnimplementedError(
-        absl::StrFormat("precision_max: %s is not served yet",
-                        std::string(PrecisionName(selection.precision_max))));
-  }
   return selection;
 }
 

@@ -203,16 +203,19 @@ void FetchReactor::OnLoaded(size_t index, absl::StatusOr<HostPagePtr> page) {
 // Whether the answer is another form of the page than the stored one with planes left out.
 bool FetchReactor::WantsCopy(const HostPage& page) const {
   const FetchSelection& selection = target_.selection;
-  if (page.precision() == Precision::kRaw16) return selection.precision_max < Precision::kRaw16;
+  if (page.precision() > Precision::kRaw16 || page.precision() <= selection.precision_max) {
+    return false;
+  }
+  if (page.precision() == Precision::kRaw16 || selection.precision_max < Precision::kQ4) {
+    return true;
+  }
   // A profile's layers are cut out of q8's segments.
-  return page.precision() == Precision::kQ8 && selection.precision_max < Precision::kQ8 &&
-         selection.planes.empty() && !context_.models.KLoLayersOf(page.header().identity).empty();
+  return selection.planes.empty() && !context_.models.KLoLayersOf(page.header().identity).empty();
 }
 
 void FetchReactor::Encode(size_t index, const HostPagePtr& page) {
   const absl::Duration start = context_.clock.Monotonic();
-  const Precision target =
-      target_.selection.precision_max >= Precision::kQ8 ? Precision::kQ8 : Precision::kQ4;
+  const Precision target = std::min(target_.selection.precision_max, Precision::kQ8);
   absl::StatusOr<std::shared_ptr<const EncodedCopy>> copy =
       EncodeCopy(*page, target, context_.models.KLoLayersOf(page->header().identity));
   if (copy.ok()) {
@@ -222,7 +225,7 @@ void FetchReactor::Encode(size_t index, const HostPagePtr& page) {
     context_.metrics.OnEncoded(EncodePlace::kFetch, target, 0, context_.clock.Monotonic() - start);
     return OnGathered(index, {absl::OkStatus(), page, *copy, true});
   }
-  // NaN or infinity cannot be encoded: such a page is served as it is.
+  // What cannot be encoded, NaN or infinity, is served as it is.
   context_.metrics.OnEncodeFailed(copy.status().code() == absl::StatusCode::kInvalidArgument
                                       ? EncodeFailure::kValues
                                       : EncodeFailure::kOther);

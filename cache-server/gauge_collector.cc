@@ -72,7 +72,7 @@ void SetTiers(const DaemonState& state, Families& out) {
   each(metric::kTierLingering, [](const TierStats& t) { return t.lingering_bytes; });
   each(metric::kTierUnaccounted, [](const TierStats& t) { return t.unaccounted_bytes; });
   for (const NamedTier& tier : tiers) {
-    for (const Precision precision : {Precision::kRaw16, Precision::kQ8, Precision::kQ4}) {
+    for (const Precision precision : kStoredPrecisions) {
       const auto found = tier.stats.pages_by_precision.find(precision);
       const int64_t pages = found == tier.stats.pages_by_precision.end() ? 0 : found->second;
       out.Set(metric::kTierPages, static_cast<double>(pages),

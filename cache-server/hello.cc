@@ -51,7 +51,8 @@ void FillLimits(const ServerOptions& options, v1::Limits& limits) {
 
 void FillCapabilities(const ServiceContext& context, v1::Capabilities& capabilities) {
   capabilities.add_data_planes("grpc");
-  for (const auto precision : {v1::PRECISION_Q4, v1::PRECISION_Q8, v1::PRECISION_RAW16}) {
+  for (const auto precision : {v1::PRECISION_Q2, v1::PRECISION_Q3, v1::PRECISION_Q4,
+                               v1::PRECISION_Q8, v1::PRECISION_RAW16}) {
     capabilities.add_precisions(precision);
   }
   for (const auto kind : {v1::PLANE_KIND_CODES, v1::PLANE_KIND_RAW16, v1::PLANE_KIND_RAW_ROWS}) {

@@ -68,7 +68,7 @@ class LadderStepsDaemonTest : public ::testing::Test {
     for (; count < static_cast<int>(pages->size()) && (*pages)[count].code == 0; ++count) {
       const FetchedPage& page = (*pages)[count];
       const Precision precision = PrecisionOf(page.header.planes);
-      EXPECT_GE(precision, static_cast<Precision>(least == v1::PRECISION_Q8 ? 8 : 4));
+      EXPECT_GE(precision, static_cast<Precision>(least));
       if (precision == Precision::kRaw16) continue;
       EXPECT_EQ(page.segments, EncodedFormOf(page.header, chain[count], precision).segments);
     }
@@ -87,22 +87,42 @@ class LadderStepsDaemonTest : public ::testing::Test {
   v1::ScopeInfo scope_;
 };
 
-TEST_F(LadderStepsDaemonTest, SsdGetsItsOwnPrecision) {
+class SsdStepTest : public LadderStepsDaemonTest,
+                    public ::testing::WithParamInterface<Precision> {};
+
+TEST_P(SsdStepTest, SsdGetsItsOwnPrecision) {
+  const auto cold = static_cast<v1::Precision>(GetParam());
+  const std::string name(PrecisionName(GetParam()));
   Ladder ladder = Precision::kQ8;
-  ladder.ssd = Precision::kQ4;
+  ladder.ssd = GetParam();
   Start(ladder);
   const std::vector<TestPage> chain = Document(1);
   PushAndSettle(chain);
   Flush();
   EXPECT_EQ(ExpectHonoured(chain, v1::PRECISION_Q8), 4);  // memory keeps its own
   EXPECT_EQ(Metric("pagoda_tier_pages{tier=\"host\",precision=\"q8\"}"), 4);
-  EXPECT_EQ(Metric("pagoda_tier_pages{tier=\"ssd\",precision=\"q4\"}"), 4);
+  EXPECT_EQ(Metric("pagoda_tier_pages{tier=\"ssd\",precision=\"" + name + "\"}"), 4);
   ASSERT_TRUE(client_->CloseSession().ok());  // its leases hold pages
   Connect();
   DropFromHost();
   EXPECT_EQ(ExpectHonoured(chain, v1::PRECISION_Q8), 0);
-  EXPECT_EQ(ExpectHonoured(chain, v1::PRECISION_Q4), 4);
+  EXPECT_EQ(ExpectHonoured(chain, cold), 4);
+  EXPECT_EQ(Metric("pagoda_tier_pages{tier=\"host\",precision=\"" + name + "\"}"), 4);
+  // Who needs more computes it again, and what is pushed then stands in its place.
+  const std::string sequence(16, 's');
+  client_->OpenSequence(sequence, /*length=*/100000, /*window=*/0, v1::PRECISION_Q8);
+  const auto pushed = client_->Push(chain, sequence);
+  PAGODA_ASSERT_OK(pushed);
+  for (const v1::PushResponse& response : *pushed) {
+    EXPECT_EQ(response.outcome(), v1::PUSH_OUTCOME_REPLACED);
+  }
+  ASSERT_TRUE(daemon_.server().AwaitEncoded(absl::Seconds(20)));
+  EXPECT_EQ(ExpectHonoured(chain, v1::PRECISION_Q8), 4);
 }
+
+INSTANTIATE_TEST_SUITE_P(Precisions, SsdStepTest,
+                         ::testing::Values(Precision::kQ4, Precision::kQ3, Precision::kQ2),
+                         [](const auto& info) { return std::string(PrecisionName(info.param)); });
 
 TEST_F(LadderStepsDaemonTest, IdlePagesComeDownAndUsedOnesDoNot) {
   Ladder ladder = Precision::kQ8;

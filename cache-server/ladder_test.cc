@@ -15,7 +15,8 @@ namespace {
 
 constexpr int kDocuments = 40;
 constexpr int kSteps = 10000;
-constexpr v1::Precision kPrecisions[] = {v1::PRECISION_RAW16, v1::PRECISION_Q8, v1::PRECISION_Q4};
+constexpr v1::Precision kPrecisions[] = {v1::PRECISION_RAW16, v1::PRECISION_Q8, v1::PRECISION_Q4,
+                                         v1::PRECISION_Q3, v1::PRECISION_Q2};
 
 constexpr int32_t kKLoLayers[] = {0, 2};
 
@@ -27,7 +28,7 @@ class LadderTest : public ::testing::TestWithParam<bool> {
     if (all_steps()) {
       Ladder& ladder = daemon_.options().ladder.standard;
       ladder.pressure = Precision::kQ4;
-      ladder.ssd = Precision::kQ4;
+      ladder.ssd = Precision::kQ3;
       ladder.idle = Precision::kQ8;
       ladder.idle_after = absl::Seconds(1);
       daemon_.options().ladder.profiles[spec_.model] = {
@@ -53,6 +54,10 @@ class LadderTest : public ::testing::TestWithParam<bool> {
     if (is_new) {
       const EncodedForm form = EncodedFormOf(page.header, pushed, Precision::kQ8);
       known->second.insert(form.segments.begin(), form.segments.end());
+      for (const Precision cold : {Precision::kQ3, Precision::kQ2}) {
+        const EncodedForm cut = EncodedFormOf(page.header, pushed, cold);
+        known->second.insert(cut.segments.begin(), cut.segments.end());
+      }
       if (all_steps()) {  // the layers of the profile are cut out of its segments
         const EncodedForm cut = EncodedFormOf(page.header, pushed, Precision::kQ4, kKLoLayers);
         known->second.insert(cut.segments.begin(), cut.segments.end());
@@ -64,13 +69,13 @@ class LadderTest : public ::testing::TestWithParam<bool> {
   void Fetch(int document, std::mt19937& rng) {
     const std::vector<TestPage>& chain = documents_[document];
     v1::LookupRequest request = client_->LookupFor(spec_, scope_, KeysOf(chain));
-    request.set_precision_min(v1::PRECISION_Q4);
-    request.set_fidelity_min(v1::PRECISION_Q4);
+    request.set_precision_min(v1::PRECISION_Q2);
+    request.set_fidelity_min(v1::PRECISION_Q2);
     const auto lookup = client_->Lookup(request);
     PAGODA_ASSERT_OK(lookup);
     if (lookup->pages_size() == 0) return;
     v1::FetchRequest fetch = client_->FetchFor(*lookup);
-    if (rng() % 3 == 0) fetch.set_precision_max(kPrecisions[rng() % 3]);
+    if (rng() % 3 == 0) fetch.set_precision_max(kPrecisions[rng() % 5]);
     const auto pages = client_->Fetch(fetch);
     PAGODA_ASSERT_OK(pages);
     for (size_t i = 0; i < pages->size(); ++i) {
@@ -87,14 +92,14 @@ class LadderTest : public ::testing::TestWithParam<bool> {
       PAGODA_EXPECT_OK(client_->Push(documents_[document]));
     } else if (dice < 94) {
       v1::SetLadderRequest request;
-      request.set_ladder(kPrecisions[rng() % 3]);
+      request.set_ladder(kPrecisions[rng() % 5]);
       v1::SetLadderResponse response;
       EXPECT_TRUE(client_->admin().SetLadder(client_->Context().get(), request, &response).ok());
     } else if (dice < 98) {
       v1::EvictRequest request;
       request.mutable_filter()->set_key(std::string(documents_[document][rng() % 4].key.view()));
       constexpr v1::Tier kTiers[] = {v1::TIER_UNSPECIFIED, v1::TIER_HOST, v1::TIER_SSD};
-      request.mutable_filter()->set_tier(kTiers[rng() % 3]);
+      request.mutable_filter()->set_tier(kTiers[rng() % 5]);
       v1::EvictResponse response;
       client_->admin().Evict(client_->Context().get(), request, &response);
     } else {
@@ -118,9 +123,9 @@ TEST_P(LadderTest, APageHasOneEncodingForLife) {
   Begin();
   std::mt19937 rng(20);
   for (int step = 0; step < kSteps && !HasFailure(); ++step) Step(rng);
-  for (const Precision precision : {Precision::kRaw16, Precision::kQ8, Precision::kQ4}) {
+  for (const Precision precision : kStoredPrecisions) {
     // With every step few pages stay raw16 for long.
-    EXPECT_GT(seen_[precision], all_steps() ? 0 : 30) << PrecisionName(precision);
+    EXPECT_GT(seen_[precision], all_steps() ? 0 : 5) << PrecisionName(precision);
   }
   EXPECT_EQ(encodings_.size(), kDocuments * 4u);
 }

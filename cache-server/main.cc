@@ -85,7 +85,7 @@ void DescribeFlags(CLI::App& app, Flags& flags) {
       ->type_name("SIZE");
   app.add_flag("--no-ssd", flags.no_ssd, "Memory only; everything is gone after a restart");
   app.add_option("--ladder", flags.ladder,
-                 "Precision to which pages age: raw16, q8 or q4; default q8")
+                 "Precision to which pages age: raw16, q8, q4, q3 or q2; default q8")
       ->type_name("PRECISION");
   app.add_option("--encode-threads", flags.encode_threads, "Background quantizing; default 1")
       ->type_name("COUNT");
@@ -124,10 +124,9 @@ absl::Status ApplyFlags(const Flags& flags, ServerOptions& options) {
   if (flags.encode_threads != 0) options.encode_threads = flags.encode_threads;
   if (flags.ladder.empty()) return absl::OkStatus();
   const absl::StatusOr<Precision> ladder = ParsePrecision(flags.ladder);
-  if (!ladder.ok() ||
-      (*ladder != Precision::kRaw16 && *ladder != Precision::kQ8 && *ladder != Precision::kQ4)) {
+  if (!ladder.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--ladder: is '", flags.ladder, "', expected raw16, q8 or q4"));
+        absl::StrCat("--ladder: is '", flags.ladder, "', expected raw16, q8, q4, q3 or q2"));
   }
   options.ladder.standard = *ladder;
   return absl::OkStatus();

@@ -2,7 +2,7 @@
 // other. Label values come from enums or from the configuration, so that the number of series is
 // bounded: no keys, no addresses, no names that clients choose beyond the first few models.
 //
-// Labels  tier       hbm, host, ssd, peer      precision  raw16, q8, q4
+// Labels  tier       hbm, host, ssd, peer      precision  raw16, q8, q4, q3, q2
 //         model      configured names and the first few announced; the rest is "other"
 //         source     sequence, hint, return, next_page, hotness (of a prefetch)
 //         tenant     names of the token file, at most 200; the rest is "other"

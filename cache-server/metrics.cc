@@ -117,7 +117,8 @@ Metrics::Metrics(const std::vector<std::string>& tenants, const std::vector<std:
     inflight_[direction] = &inflight.Add(grpc);
   }
   auto& encode_seconds = HistogramFamily(registry, metric::kEncodeSeconds);
-  for (const Precision precision : {Precision::kQ8, Precision::kQ4}) {
+  for (const Precision precision : kStoredPrecisions) {
+    if (precision == Precision::kRaw16) continue;
     encode_seconds_[precision] =
         &encode_seconds.Add({{"precision", Text(PrecisionName(precision))}}, SecondsBuckets());
   }

@@ -65,10 +65,13 @@ absl::Duration LadderOptions::ShortestIdle() const {
   return shortest;
 }
 
-bool LadderOptions::HasPressure() const {
-  bool has = standard.pressure.has_value();
-  for (const auto& [name, ladder] : models) has |= ladder.pressure.has_value();
-  return has;
+std::optional<Precision> LadderOptions::LowestPressure() const {
+  std::optional<Precision> lowest = standard.pressure;
+  for (const auto& [name, ladder] : models) {
+    if (!ladder.pressure.has_value()) continue;
+    lowest = std::min(lowest.value_or(*ladder.pressure), *ladder.pressure);
+  }
+  return lowest;
 }
 
 absl::Status ServerOptions::Validate() const {

@@ -43,7 +43,8 @@ struct LadderOptions {
 
   // The shortest time after which a page is idle; infinite: no ladder has that step.
   absl::Duration ShortestIdle() const;
-  bool HasPressure() const;  // in any ladder
+  // The lowest precision of a pressure step; nothing: no ladder has that step.
+  std::optional<Precision> LowestPressure() const;
 };
 
 struct SsdSettings {

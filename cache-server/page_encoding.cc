@@ -1,5 +1,6 @@
 #include "cache-server/page_encoding.h"
 
+#include "absl/strings/str_cat.h"
 #include "kernels/codec.h"
 #include "storage/base/status_macros.h"
 
@@ -28,10 +29,11 @@ absl::StatusOr<PageHeader> PlanAtPrecision(const HostPage& page, Precision targe
   if (page.precision() == Precision::kRaw16) {
     return kernels::PlanEncodedHeader(page.header(), target, k_lo_layers);
   }
-  if (page.precision() != Precision::kQ8 || target != Precision::kQ4) {
-    return absl::DataLossError("page is neither raw16 nor q8");
+  if (page.precision() > Precision::kQ8 || page.precision() <= target) {
+    return absl::DataLossError(absl::StrCat("page: no way from ", PrecisionName(page.precision()),
+                                            " to ", PrecisionName(target)));
   }
-  return kernels::PlanCutHeader(page.header(), k_lo_layers);
+  return kernels::PlanCutHeader(page.header(), target, k_lo_layers);
 }
 
 std::vector<PlaneEntry> PlanesAt(const PageHeader& page, Precision most) {

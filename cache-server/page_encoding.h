@@ -1,9 +1,10 @@
 // One page in, the same page at a lower precision out. raw16 is encoded once; q8 becomes q4 by
-// leaving the lo planes out, but for K in the layers of the model's profile. Nothing is ever
-// quantized again.
+// leaving the lo planes out, but for K in the layers of the model's profile; q3 and q2 are cut out
+// of hi. Nothing is ever quantized again.
 //
 // Threads  pure functions over immutable pages.   Cost  raw16: about 1.3 ns an element; q8: a copy
-// Errors   INVALID_ARGUMENT    K or V hold NaN or infinity: such a page stays raw16
+// Errors   INVALID_ARGUMENT    K or V hold NaN, infinity or what scales cannot serve: such a page
+//                              stays what it is
 //          RESOURCE_EXHAUSTED  no room for the new form
 //          DATA_LOSS           the page's tables are not those of our planes
 #pragma once
@@ -23,7 +24,7 @@ namespace pagoda {
 absl::StatusOr<PageHeader> PlanAtPrecision(const HostPage& page, Precision target,
                                            kernels::KLoLayers k_lo_layers);
 
-// In the store's memory, ready for ReplaceEncoding(). REQUIRES: target q8 or q4, below the page's
+// In the store's memory, ready for ReplaceEncoding(). REQUIRES: target q8 to q2, below the page's
 // precision.
 absl::StatusOr<StagedPage> StageAtPrecision(TieredStore& store, const HostPage& page,
                                             Precision target, kernels::KLoLayers k_lo_layers);
@@ -51,7 +52,7 @@ Selection Select(const PageHeader& page, uint32_t layer_begin, uint32_t layer_en
                  const std::vector<PlaneEntry>& planes);
 
 // The planes a reader needs at `most`: below q8 a q8 page is read without its lo planes. Where the
-// model has a profile, the reader wants EncodeCopy() instead.
+// model has a profile, and below q4, the reader wants EncodeCopy() instead.
 std::vector<PlaneEntry> PlanesAt(const PageHeader& page, Precision most);
 
 }  // namespace pagoda

@@ -45,7 +45,7 @@ absl::Status PagePush::Begin(const v1::PushPage& page) {
   PAGODA_RETURN_IF_ERROR(BuildHeader(page, *scope));
   PAGODA_RETURN_IF_ERROR(CheckPlace());
   const std::optional<PlacedPage> stored = Stored(header_.record.key);
-  if (stored.has_value() && KeepsStored(*stored, /*in_window=*/true)) return absl::OkStatus();
+  if (stored.has_value() && KeepsStored(*stored)) return absl::OkStatus();
   PAGODA_ASSIGN_OR_RETURN(StagedPage staged, context_.store.Stage(scope->id, header_));
   staged_.emplace(std::move(staged));
   return absl::OkStatus();
@@ -170,10 +170,10 @@ std::optional<PlacedPage> PagePush::Stored(const PageKey& key) const {
   return answer->pages[0];
 }
 
-bool PagePush::KeepsStored(const PlacedPage& stored, bool in_window) const {
+bool PagePush::KeepsStored(const PlacedPage& stored) const {
   if (stored.fidelity < header_.fidelity) return false;
-  // A window's pages are served at q8 or better; a coarser one that was computed anew replaces it.
-  return !in_window || stored.precision >= Precision::kQ8;
+  // Sequences need q8 at most; a coarser page that was computed anew may have to give way to it.
+  return stored.precision >= Precision::kQ8;
 }
 
 void PagePush::AddPiece(const PieceView& piece) {
@@ -220,7 +220,7 @@ void PagePush::CompareContent() const {
   if (stored->header().content_hash != header_.content_hash) context_.metrics.OnPusherMismatch();
 }
 
-absl::StatusOr<PushedPage> PagePush::Commit(bool in_window) {
+absl::StatusOr<PushedPage> PagePush::Commit(Precision keep_at_least) {
   PAGODA_RETURN_IF_ERROR(status_);
   if (segment_ != header_.segments.size()) {
     return absl::InvalidArgumentError(
@@ -231,9 +231,8 @@ absl::StatusOr<PushedPage> PagePush::Commit(bool in_window) {
     CompareContent();
     return pushed;
   }
-  CommitOptions options;
-  if (in_window) options.keep_at_least = Precision::kQ8;
-  PAGODA_ASSIGN_OR_RETURN(pushed.outcome, context_.store.Commit(*std::move(staged_), options));
+  PAGODA_ASSIGN_OR_RETURN(
+      pushed.outcome, context_.store.Commit(*std::move(staged_), {.keep_at_least = keep_at_least}));
   staged_.reset();
   if (pushed.outcome != CommitOutcome::kAlreadyStored) {
     int64_t payload = 0;

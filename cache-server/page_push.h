@@ -35,7 +35,6 @@ struct PushedPage {
 
 class PagePush {
  public:
-  // `keep_at_least` by what the sequence of this push needs: see CommitOptions.
   PagePush(ServiceContext& context, const Caller& caller, const v1::PushPage& page);
 
   const std::string& key() const { return key_; }
@@ -45,8 +44,8 @@ class PagePush {
   uint64_t end_position() const { return header_.base_position + header_.page_tokens; }
 
   void AddPiece(const PieceView& piece);
-  // The last call. `in_window`: a sequence needs this page exact.
-  absl::StatusOr<PushedPage> Commit(bool in_window);
+  // The last call. `keep_at_least`: what sequences need of this page; see CommitOptions.
+  absl::StatusOr<PushedPage> Commit(Precision keep_at_least);
 
  private:
   absl::Status Begin(const v1::PushPage& page);
@@ -57,7 +56,7 @@ class PagePush {
   absl::Status Add(const PieceView& piece);
   // What is stored under this key in this scope, if anything.
   std::optional<PlacedPage> Stored(const PageKey& key) const;
-  bool KeepsStored(const PlacedPage& stored, bool in_window) const;
+  bool KeepsStored(const PlacedPage& stored) const;
   void CompareContent() const;
 
   ServiceContext& context_;

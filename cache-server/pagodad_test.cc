@@ -116,7 +116,7 @@ TEST_F(PagodadTest, WrongStartsAreOneLineWithTheirCode) {
       {{"--no-such-flag"}, 2, "--help"},
       {{"--data-dir"}, 2, "--help"},
       {{"--data-dir", "/proc/x/y"}, 1, "data_dir"},
-      {{"--data-dir", "/tmp", "--ladder", "q9"}, 2, "raw16, q8 or q4"},
+      {{"--data-dir", "/tmp", "--ladder", "q9"}, 2, "raw16, q8, q4, q3 or q2"},
       {{"--data-dir", "/tmp", "--host-capacity", "lots"}, 2, "--host-capacity"},
       {{"--data-dir", "/tmp", "--listen", "0.0.0.0:1"}, 2, "token_file"},
       {{"--data-dir", "/tmp", "--log-level", "loud"}, 2, "debug, info"},

@@ -1,5 +1,6 @@
 #include "cache-server/push_reactor.h"
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -204,7 +205,7 @@ absl::Status PushReactor::Process() {
 }
 
 void PushReactor::CommitPage() {
-  bool in_window = false;
+  Precision keep_at_least = Precision::kNone;
   if (page_->status().ok() && sequence_.has_value()) {
     // Attached before it can be seen: otherwise it might be encoded at once.
     const SequencePage attached{page_->page(), page_->end_position()};
@@ -215,9 +216,11 @@ void PushReactor::CommitPage() {
       page_.reset();
       return;
     }
-    in_window = context_.encoder.NeedOf(page_->page().record).in_window;
+    const PageNeed need = context_.encoder.NeedOf(page_->page().record);
+    // Windows are served at q8, too.
+    keep_at_least = std::min(need.precision, Precision::kQ8);
   }
-  const absl::StatusOr<PushedPage> pushed = page_->Commit(in_window);
+  const absl::StatusOr<PushedPage> pushed = page_->Commit(keep_at_least);
   if (pushed.ok()) context_.encoder.Consider(pushed->page);
   Answer(*page_, pushed);
   page_.reset();

@@ -107,8 +107,10 @@ TEST_F(RoundTripTest, ALowerPrecisionIsServedWithoutChangingWhatIsStored) {
   PAGODA_ASSERT_OK(lookup);
   const auto raw = client_->Fetch(client_->FetchFor(*lookup));
   PAGODA_ASSERT_OK(raw);
-  for (const auto& [wire, precision] :
-       {std::pair{v1::PRECISION_Q8, Precision::kQ8}, {v1::PRECISION_Q4, Precision::kQ4}}) {
+  for (const auto& [wire, precision] : {std::pair{v1::PRECISION_Q8, Precision::kQ8},
+                                        {v1::PRECISION_Q4, Precision::kQ4},
+                                        {v1::PRECISION_Q3, Precision::kQ3},
+                                        {v1::PRECISION_Q2, Precision::kQ2}}) {
     v1::FetchRequest request = client_->FetchFor(*lookup);
     request.set_precision_max(wire);
     const auto pages = client_->Fetch(request);
@@ -156,6 +158,20 @@ TEST_F(RoundTripTest, PagesAgeToTheLadderAndQ4IsThePrefixOfQ8) {
     EXPECT_NE(std::find((*q8)[3].segments.begin(), (*q8)[3].segments.end(), segment),
               (*q8)[3].segments.end());
   }
+
+  // Fewer bits than planes: cut for the answer, from q8 what raw16 would give.
+  v1::FetchRequest cold = client_->FetchFor(*lookup);
+  cold.set_precision_max(v1::PRECISION_Q2);
+  const auto q2 = client_->Fetch(cold);
+  PAGODA_ASSERT_OK(q2);
+  raw.header = (*q8)[3].header;
+  raw.header.planes.clear();
+  raw.header.segments.clear();
+  raw.header.rotation = Rotation::kNone;
+  raw.header.recipe = CodeRecipe::kNone;
+  kernels::AppendPlanes(Precision::kRaw16, kernels::ShapeOf(raw.header), raw.header);
+  raw.segments = chain[3].segments;
+  ExpectSame((*q2)[3], Encoded(raw, Precision::kQ2));
 
   // The ladder goes down: lo planes are shed, hi stays as it was.
   v1::SetLadderRequest lower;

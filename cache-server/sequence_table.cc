@@ -1,5 +1,7 @@
 #include "cache-server/sequence_table.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "storage/base/check.h"
@@ -16,16 +18,21 @@ absl::Status Unknown(const SequenceId& id) {
 // Window sums stay far from overflow: a position past 2^62 is no position.
 constexpr uint64_t kPositionMax = uint64_t{1} << 62;
 
+size_t IndexOf(Precision precision) {
+  return static_cast<size_t>(
+      std::find(kStoredPrecisions.begin(), kStoredPrecisions.end(), precision) -
+      kStoredPrecisions.begin());
+}
+
 absl::Status ValidateShape(const SequenceShape& shape) {
   if (shape.length_tokens > kPositionMax || shape.window_tokens > kPositionMax) {
     return absl::InvalidArgumentError(
         absl::StrFormat("sequence of %d tokens with a window of %d: expected at most 2^62",
                         shape.length_tokens, shape.window_tokens));
   }
-  if (shape.wanted != Precision::kQ4 && shape.wanted != Precision::kQ8 &&
-      shape.wanted != Precision::kRaw16) {
+  if (IndexOf(shape.wanted) == kStoredPrecisions.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "sequence precision ", PrecisionName(shape.wanted), ": expected raw16, q8 or q4"));
+        "sequence precision ", PrecisionName(shape.wanted), ": expected raw16, q8, q4, q3 or q2"));
   }
   return absl::OkStatus();
 }
@@ -33,16 +40,15 @@ absl::Status ValidateShape(const SequenceShape& shape) {
 }  // namespace
 
 uint32_t& SequenceTable::CountOf(Holds& holds, bool in_window, Precision wanted) {
-  if (in_window) return holds.in_window;
-  if (wanted == Precision::kRaw16) return holds.raw16;
-  return wanted == Precision::kQ8 ? holds.q8 : holds.q4;
+  return in_window ? holds.in_window : holds.wanted[IndexOf(wanted)];
 }
 
 PageNeed SequenceTable::NeedOf(const Holds& holds) {
   if (holds.in_window > 0) return {true, Precision::kRaw16};
-  if (holds.raw16 > 0) return {false, Precision::kRaw16};
-  if (holds.q8 > 0) return {false, Precision::kQ8};
-  return {false, holds.q4 > 0 ? Precision::kQ4 : Precision::kNone};
+  for (size_t i = 0; i < holds.wanted.size(); ++i) {
+    if (holds.wanted[i] > 0) return {false, kStoredPrecisions[i]};
+  }
+  return {};
 }
 
 PageNeed SequenceTable::NeedOf(const RecordKey& record) const {

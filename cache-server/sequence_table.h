@@ -22,6 +22,7 @@
 // Cost     O(log pages) an attached page or a page that leaves a window
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -115,10 +116,10 @@ class SequenceTable {
   // How many sequences hold a page, and how.
   struct Holds {
     uint32_t in_window = 0;
-    uint32_t q4 = 0;  // outside the window, by what the sequence wants
-    uint32_t q8 = 0;
-    uint32_t raw16 = 0;
-    bool empty() const { return in_window + q4 + q8 + raw16 == 0; }
+    // Outside the window, by what the sequence wants: as in kStoredPrecisions.
+    std::array<uint32_t, kStoredPrecisions.size()> wanted{};
+    bool operator==(const Holds&) const = default;
+    bool empty() const { return *this == Holds{}; }
   };
 
   static uint32_t& CountOf(Holds& holds, bool in_window, Precision wanted);

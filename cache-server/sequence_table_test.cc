@@ -171,8 +171,8 @@ TEST(SequenceTableSimulation, AgreesWithRecomputingEverything) {
       std::vector<PageRef> changed;
       switch (pick(5)) {
         case 0: {
-          constexpr Precision kWanted[] = {Precision::kQ4, Precision::kQ8, Precision::kRaw16};
-          const SequenceShape shape{pick(500), pick(200), kWanted[pick(3)]};
+          const SequenceShape shape{pick(500), pick(200),
+                                    kStoredPrecisions[pick(kStoredPrecisions.size())]};
           const bool may = found == plain.end() || found->second.early;
           EXPECT_EQ(table.Open(Session(s), Sequence(q), shape, changed).ok(), may);
           if (may) {
@@ -213,7 +213,9 @@ TEST(SequenceTableSimulation, AgreesWithRecomputingEverything) {
       for (uint8_t p = 0; p < kPages; ++p) {
         const PageNeed now = table.NeedOf(Page(p).record);
         ASSERT_EQ(now, PlainNeed(plain, p)) << "step " << step << " page " << int{p};
-        if (now != before[p]) ASSERT_TRUE(named.contains(p)) << "step " << step;
+        if (now != before[p]) {
+          ASSERT_TRUE(named.contains(p)) << "step " << step;
+        }
       }
       ASSERT_EQ(table.sequence_count(), plain.size());
     }

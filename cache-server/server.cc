@@ -191,7 +191,8 @@ void Server::Parts::MakeServices(const std::string& instance_id, uint32_t instan
 
 PageForms Server::Parts::FormsOfPages() {
   PageForms forms;
-  if (options.ladder.HasPressure()) {
+  if (const std::optional<Precision> lowest = options.ladder.LowestPressure()) {
+    forms.shed_floor = *lowest;
     forms.shed_gain = [this](const HostPage& page) { return encoder->ShedGain(page); };
     forms.shed = [this](const RecordKey& record, const ScopeId& scope) {
       return encoder->Shed(record, scope);

@@ -22,7 +22,7 @@ build=(
   g++ cmake ninja-build ccache mold git ca-certificates pkg-config
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   librocksdb-dev prometheus-cpp-dev libspdlog-dev libfmt-dev libcli11-dev libyaml-cpp-dev
-  nlohmann-json3-dev libpcre2-dev libhwy-dev libdnnl-dev libssl-dev zlib1g-dev
+  nlohmann-json3-dev libpcre2-dev libhwy-dev libdnnl-dev libjemalloc-dev libssl-dev zlib1g-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 data=(python3 python3-pip unzip ca-certificates)

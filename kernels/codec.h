@@ -45,8 +45,8 @@
 namespace pagoda::kernels {
 
 // The header of the encoded form of a raw16 page: everything copied, recipe and rotation set, plane
-// table and offsets of `target` (kQ8 or kQ4, this with K lo of `k_lo_layers`); checksums are still
-// 0.
+// table and offsets of `target` (kQ8, kQ4 with K lo of `k_lo_layers`, kQ3 or kQ2); checksums are
+// still 0.
 absl::StatusOr<PageHeader> PlanEncodedHeader(const PageHeader& raw16_header, Precision target,
                                              KLoLayers k_lo_layers = {});
 
@@ -60,11 +60,14 @@ absl::Status EncodePageRef(const PageHeader& raw16_header, absl::Span<const Byte
                            PageHeader& target_header,
                            absl::Span<const MutableByteSpan> target_segments);
 
-// The header of the q4 page, with K lo of `k_lo_layers`, that an encoded page contains.
+// The header of the poorer page that an encoded one contains: `target` as above.
 // FAILED_PRECONDITION when it does not contain it. CutPage() then copies the bytes, whatever the
-// cut of the segments; target spans as in EncodePage(). Nothing is quantized: the result is what
-// encoding from raw16 gives. Checksums of segments that stay whole are taken over.
-absl::StatusOr<PageHeader> PlanCutHeader(const PageHeader& encoded_header, KLoLayers k_lo_layers);
+// cut of the segments, and takes the top codes of q3 and q2 from hi (top_codes.h; INVALID_ARGUMENT
+// as there); target spans as in EncodePage(). Nothing is quantized: the result is what encoding
+// from raw16 gives, by whatever steps it comes down. Checksums of segments that stay whole are
+// taken over.
+absl::StatusOr<PageHeader> PlanCutHeader(const PageHeader& encoded_header, Precision target,
+                                         KLoLayers k_lo_layers = {});
 absl::Status CutPage(const PageHeader& source_header, absl::Span<const ByteSpan> source_segments,
                      PageHeader& target_header, absl::Span<const MutableByteSpan> target_segments);
 

@@ -1,9 +1,12 @@
 // Whole pages: plans headers, walks the tiles, copies the sink rows, cuts planes, fills checksums.
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "kernels/aligned_buffer.h"
 #include "kernels/codec.h"
+#include "kernels/top_codes.h"
 #include "storage/base/crc32c.h"
 #include "storage/base/status_macros.h"
 
@@ -79,36 +82,147 @@ const SegmentEntry* FindSegment(const PageHeader& header, PlaneId plane, int32_t
   return nullptr;
 }
 
+// The plane that holds the same codes with one bit more.
+std::optional<PlaneId> RicherThan(PlaneId plane) {
+  switch (plane) {
+    case PlaneId::kKTop2:
+      return PlaneId::kKTop3;
+    case PlaneId::kVTop2:
+      return PlaneId::kVTop3;
+    case PlaneId::kKTop3:
+      return PlaneId::kKHi;
+    case PlaneId::kVTop3:
+      return PlaneId::kVHi;
+    default:
+      return std::nullopt;
+  }
+}
+
+// One layer of a plane, all heads: params or K rows, and codes or V rows.
+struct LayerBytesAt {
+  PlaneId plane = PlaneId::kRaw16;
+  const std::byte* first = nullptr;
+  const std::byte* second = nullptr;
+};
+
+class CutSource {
+ public:
+  // REQUIRES: PageView::Check() passed.
+  CutSource(const PageShape& shape, const PageHeader& header, absl::Span<const ByteSpan> segments)
+      : shape_(shape), header_(header), segments_(segments) {}
+
+  // Of the plane itself, or else of the poorest one that holds its codes.
+  absl::StatusOr<LayerBytesAt> Find(PlaneId wanted, int32_t layer) const {
+    for (std::optional<PlaneId> plane = wanted; plane.has_value(); plane = RicherThan(*plane)) {
+      const SegmentEntry* segment = FindSegment(header_, *plane, layer);
+      if (segment == nullptr) continue;
+      const ByteSpan bytes = segments_[segment - header_.segments.data()];
+      if (bytes.data() == nullptr) continue;
+      const TileBytes at =
+          TileOffsets(*plane, shape_, segment->layer_count, layer - segment->layer_begin, 0);
+      return LayerBytesAt{*plane, bytes.data() + at.first, bytes.data() + at.second};
+    }
+    return absl::FailedPreconditionError(
+        absl::StrFormat("cut: the page lacks a plane of layer %d", layer));
+  }
+
+  // The segment of `plane` with exactly these layers, where its bytes are here; else null.
+  const SegmentEntry* Whole(PlaneId plane, const SegmentEntry& wanted, ByteSpan* bytes) const {
+    const SegmentEntry* segment = FindSegment(header_, plane, wanted.layer_begin);
+    if (segment == nullptr || segment->layer_begin != wanted.layer_begin ||
+        segment->layer_count != wanted.layer_count) {
+      return nullptr;
+    }
+    *bytes = segments_[segment - header_.segments.data()];
+    return bytes->data() == nullptr ? nullptr : segment;
+  }
+
+ private:
+  const PageShape& shape_;
+  const PageHeader& header_;
+  absl::Span<const ByteSpan> segments_;
+};
+
+const uint16_t* Words16(const std::byte* bytes) { return reinterpret_cast<const uint16_t*>(bytes); }
+const uint32_t* Words32(const std::byte* bytes) { return reinterpret_cast<const uint32_t*>(bytes); }
+
+// All heads of a layer of top codes from the same codes with more bits.
+absl::Status CutLayer(const LayerBytesAt& from, PlaneId plane, const PageShape& shape,
+                      std::byte* first, std::byte* second) {
+  const bool is_k = plane == PlaneId::kKTop3 || plane == PlaneId::kKTop2;
+  const PlaneId middle = is_k ? PlaneId::kKTop3 : PlaneId::kVTop3;
+  const CodesShape codes_shape{shape.head_dim, shape.page_tokens, is_k};
+  const TileBytes step = TileBytesOf(from.plane, shape);
+  const TileBytes to_step = TileBytesOf(plane, shape);
+  const TileBytes middle_bytes = TileBytesOf(middle, shape);
+  const bool by_middle = plane != middle && from.plane != middle;
+  AlignedBuffer scratch;
+  if (by_middle) scratch = AlignedBuffer::Uninitialized(middle_bytes.first + middle_bytes.second);
+  for (int32_t head = 0; head < shape.head_count; ++head) {
+    TileCodes source{Words16(from.first + head * step.first),
+                     Words32(from.second + head * step.second)};
+    const MutableTileCodes target{reinterpret_cast<uint16_t*>(first + head * to_step.first),
+                                  reinterpret_cast<uint32_t*>(second + head * to_step.second)};
+    if (from.plane == middle) {
+      PAGODA_RETURN_IF_ERROR(CutTop3ToTop2(codes_shape, source, target));
+      continue;
+    }
+    MutableTileCodes top3 = target;
+    if (by_middle) {
+      top3 = {reinterpret_cast<uint16_t*>(scratch.data()),
+              reinterpret_cast<uint32_t*>(scratch.data() + middle_bytes.first)};
+    }
+    PAGODA_RETURN_IF_ERROR(CutHiToTop3(codes_shape, source, top3));
+    if (!by_middle) continue;
+    PAGODA_RETURN_IF_ERROR(CutTop3ToTop2(codes_shape, {top3.params, top3.codes}, target));
+  }
+  return absl::OkStatus();
+}
+
 // Fills one segment from those that hold its layers.
-absl::Status CutSegment(PlaneId plane, const PageShape& shape, const PageHeader& source_header,
-                        absl::Span<const ByteSpan> source_segments, MutableByteSpan target,
-                        SegmentEntry& segment) {
+absl::Status CutSegment(PlaneId plane, const PageShape& shape, const CutSource& source,
+                        MutableByteSpan target, SegmentEntry& segment) {
+  ByteSpan whole;
+  if (const SegmentEntry* from = source.Whole(plane, segment, &whole); from != nullptr) {
+    std::memcpy(target.data(), whole.data(), segment.length);
+    segment.crc32c = from->crc32c;
+    return absl::OkStatus();
+  }
   const TileBytes tile = TileBytesOf(plane, shape);
-  const auto first_bytes = static_cast<size_t>(shape.head_count * tile.first);
-  const auto second_bytes = static_cast<size_t>(shape.head_count * tile.second);
   for (int32_t i = 0; i < segment.layer_count; ++i) {
-    const int32_t layer = segment.layer_begin + i;
-    const SegmentEntry* from = FindSegment(source_header, plane, layer);
-    const ByteSpan bytes =
-        from == nullptr ? ByteSpan() : source_segments[from - source_header.segments.data()];
-    if (bytes.data() == nullptr) {
-      return absl::FailedPreconditionError(
-          absl::StrFormat("cut: the page lacks a plane of layer %d", layer));
+    PAGODA_ASSIGN_OR_RETURN(const LayerBytesAt from, source.Find(plane, segment.layer_begin + i));
+    const TileBytes at = TileOffsets(plane, shape, segment.layer_count, i, /*head=*/0);
+    std::byte* first = target.data() + at.first;
+    std::byte* second = target.data() + at.second;
+    if (from.plane == plane) {
+      std::memcpy(first, from.first, static_cast<size_t>(shape.head_count * tile.first));
+      std::memcpy(second, from.second, static_cast<size_t>(shape.head_count * tile.second));
+    } else {
+      PAGODA_RETURN_IF_ERROR(CutLayer(from, plane, shape, first, second));
     }
-    if (from->layer_begin == segment.layer_begin && from->layer_count == segment.layer_count) {
-      std::memcpy(target.data(), bytes.data(), segment.length);
-      segment.crc32c = from->crc32c;
-      return absl::OkStatus();
-    }
-    const TileBytes to_at = TileOffsets(plane, shape, segment.layer_count, i, /*head=*/0);
-    const TileBytes from_at =
-        TileOffsets(plane, shape, from->layer_count, layer - from->layer_begin, /*head=*/0);
-    std::memcpy(target.data() + to_at.first, bytes.data() + from_at.first, first_bytes);
-    std::memcpy(target.data() + to_at.second, bytes.data() + from_at.second, second_bytes);
   }
   segment.crc32c = Crc32c(ByteSpan(target).subspan(0, segment.length));
   return absl::OkStatus();
 }
+
+bool IsEncoded(Precision precision) {
+  return precision == Precision::kQ8 || precision == Precision::kQ4 ||
+         precision == Precision::kQ3 || precision == Precision::kQ2;
+}
+
+// Memory for the segments of a page.
+struct OwnedSegments {
+  explicit OwnedSegments(const PageHeader& header) {
+    for (const SegmentEntry& segment : header.segments) {
+      buffers.push_back(AlignedBuffer::Uninitialized(segment.stored_bytes()));
+      spans.push_back(buffers.back().span());
+      mutable_spans.push_back(buffers.back().mutable_span());
+    }
+  }
+  std::vector<AlignedBuffer> buffers;
+  std::vector<ByteSpan> spans;
+  std::vector<MutableByteSpan> mutable_spans;
+};
 
 absl::Status EncodeWith(EncodeTile encode, const PageHeader& raw16_header,
                         absl::Span<const ByteSpan> raw_segments, PageHeader& target_header,
@@ -121,11 +235,18 @@ absl::Status EncodeWith(EncodeTile encode, const PageHeader& raw16_header,
   }
   PAGODA_RETURN_IF_ERROR(PrepareTarget(target_header, target_segments));
   const std::vector<ByteSpan> target_spans(target_segments.begin(), target_segments.end());
+  const Precision precision = PrecisionOf(target_header.planes);
+  if (precision == Precision::kQ3 || precision == Precision::kQ2) {
+    PAGODA_ASSIGN_OR_RETURN(PageHeader q4, PlanEncodedHeader(raw16_header, Precision::kQ4));
+    const OwnedSegments q4_segments(q4);
+    PAGODA_RETURN_IF_ERROR(
+        EncodeWith(encode, raw16_header, raw_segments, q4, q4_segments.mutable_spans));
+    return CutPage(q4, q4_segments.spans, target_header, target_segments);
+  }
   const auto target = PageView::Make(shape, target_header, target_spans, Precision::kQ8);
   PAGODA_RETURN_IF_ERROR(target.status());
-  const Precision precision = target->precision();
-  if (precision != Precision::kQ8 && precision != Precision::kQ4) {
-    return absl::FailedPreconditionError("encode: the target's planes are not those of q8 or q4");
+  if (!IsEncoded(target->precision())) {
+    return absl::FailedPreconditionError("encode: the target's planes are not those of q8 to q2");
   }
   PAGODA_RETURN_IF_ERROR(EncodeTiles(*source, *target, encode));
   FillChecksums(target_spans, target_header);
@@ -139,8 +260,8 @@ absl::StatusOr<PageHeader> PlanEncodedHeader(const PageHeader& raw16_header, Pre
   const PageShape shape = ShapeOf(raw16_header);
   PAGODA_RETURN_IF_ERROR(ValidatePageShape(shape));
   PAGODA_RETURN_IF_ERROR(ValidateKLoLayers(k_lo_layers, shape.layer_count));
-  if (target != Precision::kQ8 && target != Precision::kQ4) {
-    return absl::InvalidArgumentError("encode: the target must be q8 or q4");
+  if (!IsEncoded(target)) {
+    return absl::InvalidArgumentError("encode: the target must be q8, q4, q3 or q2");
   }
   if (PrecisionOf(raw16_header.planes) != Precision::kRaw16) {
     return absl::FailedPreconditionError("encode: the source is not a raw16 page");
@@ -154,21 +275,29 @@ absl::StatusOr<PageHeader> PlanEncodedHeader(const PageHeader& raw16_header, Pre
   return header;
 }
 
-absl::StatusOr<PageHeader> PlanCutHeader(const PageHeader& encoded_header, KLoLayers k_lo_layers) {
+absl::StatusOr<PageHeader> PlanCutHeader(const PageHeader& encoded_header, Precision target,
+                                         KLoLayers k_lo_layers) {
   const PageShape shape = ShapeOf(encoded_header);
   PAGODA_RETURN_IF_ERROR(ValidatePageShape(shape));
   PAGODA_RETURN_IF_ERROR(ValidateKLoLayers(k_lo_layers, shape.layer_count));
+  if (!IsEncoded(target)) {
+    return absl::InvalidArgumentError("cut: the target must be q8, q4, q3 or q2");
+  }
   PageHeader header = encoded_header;
   header.planes.clear();
   header.segments.clear();
-  AppendPlanes(Precision::kQ4, shape, header, k_lo_layers);
+  AppendPlanes(target, shape, header, k_lo_layers);
   for (const PlaneEntry& plane : header.planes) {
-    for (int32_t i = 0; i < plane.layer_count; ++i) {
-      if (FindSegment(encoded_header, *PlaneIdOf(plane), plane.layer_begin + i) != nullptr)
-        continue;
+    for (int32_t layer = plane.layer_begin; layer < plane.layer_begin + plane.layer_count;
+         ++layer) {
+      std::optional<PlaneId> source = PlaneIdOf(plane);
+      while (source.has_value() && FindSegment(encoded_header, *source, layer) == nullptr) {
+        source = RicherThan(*source);
+      }
+      if (source.has_value()) continue;
       return absl::FailedPreconditionError(absl::StrFormat(
           "cut: the page has no %s bits %d+%d of layer %d", plane.tensor == Tensor::kK ? "K" : "V",
-          plane.bit_begin, plane.bit_count, plane.layer_begin + i));
+          plane.bit_begin, plane.bit_count, layer));
     }
   }
   return header;
@@ -177,18 +306,17 @@ absl::StatusOr<PageHeader> PlanCutHeader(const PageHeader& encoded_header, KLoLa
 absl::Status CutPage(const PageHeader& source_header, absl::Span<const ByteSpan> source_segments,
                      PageHeader& target_header, absl::Span<const MutableByteSpan> target_segments) {
   const PageShape shape = ShapeOf(source_header);
-  // Everything is checked by views; what is left are additions.
-  PAGODA_RETURN_IF_ERROR(
-      PageView::Make(shape, source_header, source_segments, Precision::kQ8).status());
+  // Everything is checked here; what is left are additions.
+  PAGODA_RETURN_IF_ERROR(PageView::Check(shape, source_header, source_segments));
   PAGODA_RETURN_IF_ERROR(PrepareTarget(target_header, target_segments));
   const std::vector<ByteSpan> target_spans(target_segments.begin(), target_segments.end());
-  PAGODA_RETURN_IF_ERROR(
-      PageView::Make(shape, target_header, target_spans, Precision::kQ8).status());
+  PAGODA_RETURN_IF_ERROR(PageView::Check(shape, target_header, target_spans));
+  const CutSource source(shape, source_header, source_segments);
   for (const PlaneEntry& plane : target_header.planes) {
     for (uint32_t i = 0; i < plane.segment_count; ++i) {
       const uint32_t index = plane.first_segment + i;
-      PAGODA_RETURN_IF_ERROR(CutSegment(*PlaneIdOf(plane), shape, source_header, source_segments,
-                                        target_segments[index], target_header.segments[index]));
+      PAGODA_RETURN_IF_ERROR(CutSegment(*PlaneIdOf(plane), shape, source, target_segments[index],
+                                        target_header.segments[index]));
     }
   }
   return absl::OkStatus();

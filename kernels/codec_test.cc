@@ -367,7 +367,7 @@ TEST(CodecTest, CuttingPlanesGivesWhatEncodingGives) {
       std::iota(every_layer.begin(), every_layer.end(), 0);
       const TestPage more = EncodedPage(raw, Precision::kQ4, every_layer);
       for (const TestPage* source : {&q8, &more, &wanted}) {
-        const TestPage cut = CutOf(*source, layers);
+        const TestPage cut = CutOf(*source, Precision::kQ4, layers);
         EXPECT_EQ(cut.header, wanted.header);  // checksums too
         EXPECT_TRUE(BytesOf(cut) == BytesOf(wanted));
       }
@@ -382,9 +382,14 @@ TEST(CodecTest, CuttingPlanesGivesWhatEncodingGives) {
   constexpr int32_t kOne[] = {1};
   constexpr int32_t kTwo[] = {1, 2};
   const auto kMissing = absl::StatusCode::kFailedPrecondition;
-  EXPECT_THAT(PlanCutHeader(EncodedPage(raw, Precision::kQ4, kOne).header, kTwo),
+  EXPECT_THAT(PlanCutHeader(EncodedPage(raw, Precision::kQ4, kOne).header, Precision::kQ4, kTwo),
               StatusIs(kMissing, "no K bits 0+4 of layer 2"));
-  EXPECT_THAT(PlanCutHeader(raw.header, {}), StatusIs(kMissing, "no K bits 4+4 of layer 0"));
+  EXPECT_THAT(PlanCutHeader(raw.header, Precision::kQ4),
+              StatusIs(kMissing, "no K bits 4+4 of layer 0"));
+  EXPECT_THAT(PlanCutHeader(EncodedPage(raw, Precision::kQ2).header, Precision::kQ3),
+              StatusIs(kMissing, "no K bits 5+3 of layer 0"));
+  EXPECT_THAT(PlanCutHeader(raw.header, Precision::kRaw16),
+              StatusIs(absl::StatusCode::kInvalidArgument, "must be q8, q4, q3 or q2"));
 }
 
 TEST(CodecTest, WhatCannotBeEncodedIsRefused) {
@@ -435,7 +440,7 @@ TEST(CodecTest, WhatCannotBeEncodedIsRefused) {
 TEST(CodecTest, WrongCallsAreNamed) {
   const TestPage raw = RandomRawPage({1, 1, 64, 32}, 0, 31);
   EXPECT_THAT(PlanEncodedHeader(raw.header, Precision::kRaw16).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument, "must be q8 or q4"));
+              StatusIs(absl::StatusCode::kInvalidArgument, "must be q8, q4, q3 or q2"));
   TestPage q8 = EncodedPage(raw, Precision::kQ8);
   EXPECT_THAT(PlanEncodedHeader(q8.header, Precision::kQ4).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition));  // never encode from codes
@@ -444,7 +449,7 @@ TEST(CodecTest, WrongCallsAreNamed) {
   PageHeader raw_target = raw.header;
   TestPage other = RandomRawPage({1, 1, 64, 32}, 0, 32);
   EXPECT_THAT(EncodePage(raw.header, raw.spans(), raw_target, other.mutable_spans()),
-              StatusIs(absl::StatusCode::kFailedPrecondition, "not those of q8 or q4"));
+              StatusIs(absl::StatusCode::kFailedPrecondition, "not those of q8 to q2"));
   auto spans = q8.mutable_spans();
   spans.pop_back();
   EXPECT_THAT(EncodePage(raw.header, raw.spans(), q8.header, spans),

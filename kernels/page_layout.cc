@@ -1,6 +1,7 @@
 #include "kernels/page_layout.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "absl/strings/str_format.h"
 #include "storage/base/check.h"
@@ -22,6 +23,15 @@ int64_t ScaleBytes(const PageShape& shape) {
 }
 
 bool IsRaw(PlaneId plane) { return plane == PlaneId::kRaw16 || plane == PlaneId::kSinkRows; }
+
+PlaneEntry Codes(Tensor tensor, uint8_t bit_begin, uint8_t bit_count) {
+  PlaneEntry entry;
+  entry.kind = PlaneKind::kCodes;
+  entry.tensor = tensor;
+  entry.bit_begin = bit_begin;
+  entry.bit_count = bit_count;
+  return entry;
+}
 
 PlaneEntry EntryOf(PlaneId plane) {
   PlaneEntry entry;
@@ -45,18 +55,29 @@ PlaneEntry EntryOf(PlaneId plane) {
       entry.bit_count = 16;
       return entry;
     case PlaneId::kKHi:
+      return Codes(Tensor::kK, 4, 4);
     case PlaneId::kVHi:
+      return Codes(Tensor::kV, 4, 4);
     case PlaneId::kKLo:
+      return Codes(Tensor::kK, 0, 4);
     case PlaneId::kVLo:
-      break;
+      return Codes(Tensor::kV, 0, 4);
+    case PlaneId::kKTop3:
+      return Codes(Tensor::kK, 5, 3);
+    case PlaneId::kVTop3:
+      return Codes(Tensor::kV, 5, 3);
+    case PlaneId::kKTop2:
+      return Codes(Tensor::kK, 6, 2);
+    case PlaneId::kVTop2:
+      return Codes(Tensor::kV, 6, 2);
   }
-  const bool k = plane == PlaneId::kKHi || plane == PlaneId::kKLo;
-  const bool hi = plane == PlaneId::kKHi || plane == PlaneId::kVHi;
-  entry.kind = PlaneKind::kCodes;
-  entry.tensor = k ? Tensor::kK : Tensor::kV;
-  entry.bit_begin = hi ? 4 : 0;
-  entry.bit_count = 4;
   return entry;
+}
+
+// Of the codes of a hi tile, in rows of 32 words: 16 words a row for two bits, 8 for the third.
+int64_t TopCodesBytes(int64_t hi_codes_bytes, int bit_count) {
+  const int64_t rows = hi_codes_bytes / 128;
+  return AlignUp(rows * (bit_count == 3 ? 96 : 64), kPartAlignBytes);
 }
 
 }  // namespace
@@ -103,6 +124,15 @@ TileBytes TileBytesOf(PlaneId plane, const PageShape& shape) {
     case PlaneId::kVHi:
     case PlaneId::kVLo:
       return {ScaleBytes(shape), shape.page_tokens * v_dim / 2};
+    case PlaneId::kKTop3:
+    case PlaneId::kVTop3:
+    case PlaneId::kKTop2:
+    case PlaneId::kVTop2: {
+      const bool k = plane == PlaneId::kKTop3 || plane == PlaneId::kKTop2;
+      const bool three = plane == PlaneId::kKTop3 || plane == PlaneId::kVTop3;
+      const TileBytes hi = TileBytesOf(k ? PlaneId::kKHi : PlaneId::kVHi, shape);
+      return {hi.first, TopCodesBytes(hi.second, three ? 3 : 2)};
+    }
     case PlaneId::kQuestDigest:
     case PlaneId::kCentreDigest:
     case PlaneId::kMeanDigest:
@@ -212,22 +242,33 @@ void AppendPlanes(Precision precision, const PageShape& shape, PageHeader& heade
                   KLoLayers k_lo_layers) {
   PAGODA_CHECK(header.planes.empty());
   PAGODA_CHECK(header.segments.empty());
-  if (precision == Precision::kRaw16) {
-    AppendPlane(PlaneId::kRaw16, shape, header);
-  } else {
-    PAGODA_CHECK(precision == Precision::kQ8 || precision == Precision::kQ4);
-    AppendPlane(PlaneId::kKHi, shape, header);
-    AppendPlane(PlaneId::kVHi, shape, header);
-    if (precision == Precision::kQ8) {
-      AppendPlane(PlaneId::kKLo, shape, header);
-      AppendPlane(PlaneId::kVLo, shape, header);
-    } else {
+  const auto append = [&](std::initializer_list<PlaneId> planes) {
+    for (const PlaneId plane : planes) AppendPlane(plane, shape, header);
+  };
+  switch (precision) {
+    case Precision::kRaw16:
+      append({PlaneId::kRaw16});
+      break;
+    case Precision::kQ8:
+      append({PlaneId::kKHi, PlaneId::kVHi, PlaneId::kKLo, PlaneId::kVLo});
+      break;
+    case Precision::kQ4:
+      append({PlaneId::kKHi, PlaneId::kVHi});
       for (const LayerRun& run : RunsOf(k_lo_layers)) {
         AppendPlane(PlaneId::kKLo, run, shape, header);
       }
-    }
-    if (header.base_position == 0) AppendPlane(PlaneId::kSinkRows, shape, header);
+      break;
+    case Precision::kQ3:
+      append({PlaneId::kKTop3, PlaneId::kVTop3});
+      break;
+    case Precision::kQ2:
+      append({PlaneId::kKTop2, PlaneId::kVTop2});
+      break;
+    case Precision::kNone:
+    case Precision::kOpaque:
+      PAGODA_CHECK(false);
   }
+  if (precision != Precision::kRaw16 && header.base_position == 0) append({PlaneId::kSinkRows});
   AssignOffsets(header);
 }
 

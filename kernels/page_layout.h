@@ -4,7 +4,7 @@
 //   raw16 plane, one layer   K [head][page_tokens][head_dim] bf16, then V likewise
 //   sink rows, one layer     K [head][kSinkTokens][head_dim] bf16, then V likewise
 //   codes plane, a segment   params [layer][head], then codes [layer][head]; a tile's part of
-//                            either is a multiple of 64 bytes
+//                            either is a multiple of 64 bytes (top codes: padded to it)
 //
 //   codes of a K tile   [page_tokens/32][head_dim/8][32 tokens]   u32 words, e = channels
 //   codes of a V tile   [page_tokens/32][v_dim/32][4][32 channels] u32 words, e = tokens
@@ -15,6 +15,12 @@
 //   params              K hi   mean fp16 [head_dim], to a multiple of 64 bytes, then a4
 //                       V hi   a4        K lo, V lo   16 * a8
 //                       a4, 16 * a8      fp16 [group][page_tokens]
+//   top codes, bits 5..7 or 6..7 of the code, of a hi tile: params as hi's, with a3 or a2 for a4.
+//   Codes: its rows of 32 words, each as
+//     16 words of bits 6..7   w[i]     = pairs(hi[i]) | pairs(hi[i+16]) << 2
+//     all rows, and then, where bit 5 is there, each as
+//     8 words of bit 5        w[i]     = ones(hi[i]) | ones(hi[i+8]) << 1 | ... | ones(hi[i+24]) <<
+//     3 pairs(x) = x >> 2 & 0x33333333   ones(x) = x >> 1 & 0x11111111
 //
 // v_dim is head_dim rounded up to 32; padding channels hold code 8 (hi) and 8 (lo), never read
 // back. Groups are the runs of channels that share a scale (ChannelGroups).
@@ -90,12 +96,16 @@ enum class PlaneId : uint8_t {
   kVHi,
   kKLo,
   kVLo,
+  kKTop3,  // the upper bits of hi alone: top_codes.h
+  kVTop3,
+  kKTop2,
+  kVTop2,
   kSinkRows,
   kQuestDigest,
   kCentreDigest,
   kMeanDigest,
 };
-constexpr int32_t kPlaneIdCount = 9;
+constexpr int32_t kPlaneIdCount = 13;
 
 constexpr bool IsDigest(PlaneId plane) { return plane >= PlaneId::kQuestDigest; }
 // Rows of head_dim words that a digest keeps of kDigestTokens tokens.
@@ -144,7 +154,7 @@ absl::Status ValidateKLoLayers(KLoLayers layers, int32_t layer_count);
 // not read.
 std::optional<PlaneId> PlaneIdOf(const PlaneEntry& entry);
 
-// Appends the planes of a page of raw16, q8 or q4 and assigns the offsets. Encoded pages at
+// Appends the planes of a page of raw16, q8, q4, q3 or q2 and assigns the offsets. Encoded pages at
 // position 0 also carry the sink rows; q4 pages K lo of `k_lo_layers`, which others ignore.
 // REQUIRES: a valid shape and layers; header.planes empty.
 void AppendPlanes(Precision precision, const PageShape& shape, PageHeader& header,

@@ -1,8 +1,10 @@
 #include "kernels/page_view.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_format.h"
+#include "kernels/top_codes.h"
 #include "storage/base/check.h"
 #include "storage/base/status_macros.h"
 
@@ -67,6 +69,20 @@ absl::StatusOr<PageView> PageView::Make(const PageShape& shape, const PageHeader
     return absl::InvalidArgumentError("page view: at_most must be raw16, q8 or q4");
   }
   PAGODA_RETURN_IF_ERROR(ValidateKLoLayers(k_lo_layers, shape.layer_count));
+  PAGODA_ASSIGN_OR_RETURN(PageView view, FromTables(shape, header, segments));
+  view.SettlePrecisions(at_most, k_lo_layers);
+  view.Widen();
+  return view;
+}
+
+absl::Status PageView::Check(const PageShape& shape, const PageHeader& header,
+                             absl::Span<const ByteSpan> segments) {
+  PAGODA_RETURN_IF_ERROR(ValidatePageShape(shape));
+  return FromTables(shape, header, segments).status();
+}
+
+absl::StatusOr<PageView> PageView::FromTables(const PageShape& shape, const PageHeader& header,
+                                              absl::Span<const ByteSpan> segments) {
   if (ShapeOf(header) != shape) {
     return absl::FailedPreconditionError("page view: the header states another shape");
   }
@@ -91,7 +107,6 @@ absl::StatusOr<PageView> PageView::Make(const PageShape& shape, const PageHeader
     // A digest may be left out of any page: one of another kind makes no page unreadable.
     for (Layer& layer : view.layers_) layer.parts[static_cast<size_t>(*plane)] = {};
   }
-  view.SettlePrecisions(at_most, k_lo_layers);
   return view;
 }
 
@@ -136,16 +151,75 @@ void PageView::SettlePrecisions(Precision at_most, KLoLayers k_lo_layers) {
       if (!asks_k_lo) layer.parts[static_cast<size_t>(PlaneId::kKLo)] = {};
       layer.parts[static_cast<size_t>(PlaneId::kVLo)] = {};
     }
-    const bool codes = has(PlaneId::kKHi) && has(PlaneId::kVHi) &&
-                       (!sinks_listed_ || has(PlaneId::kSinkRows)) &&
-                       (!asks_k_lo || has(PlaneId::kKLo));
+    // The bits from the top of the code that K and V have, lo aside.
+    const auto bits = [&has](PlaneId hi, PlaneId top3, PlaneId top2) {
+      return has(hi) ? 4 : has(top3) ? 3 : has(top2) ? 2 : 0;
+    };
+    const int hi_bits = std::min(bits(PlaneId::kKHi, PlaneId::kKTop3, PlaneId::kKTop2),
+                                 bits(PlaneId::kVHi, PlaneId::kVTop3, PlaneId::kVTop2));
+    // Below q4 no profile asks for anything.
+    const bool codes = hi_bits > 0 && (!sinks_listed_ || has(PlaneId::kSinkRows)) &&
+                       (hi_bits < 4 || !asks_k_lo || has(PlaneId::kKLo));
     if (has(PlaneId::kRaw16) && (at_most == Precision::kRaw16 || !codes)) {
       layer.precision = Precision::kRaw16;
-    } else if (codes) {
+    } else if (codes && hi_bits == 4) {
       const bool both = has(PlaneId::kKLo) && has(PlaneId::kVLo);
       layer.precision = both ? Precision::kQ8 : Precision::kQ4;
+    } else if (codes) {
+      // Lo without all of hi means nothing.
+      layer.parts[static_cast<size_t>(PlaneId::kKLo)] = {};
+      layer.parts[static_cast<size_t>(PlaneId::kVLo)] = {};
+      layer.precision = hi_bits == 3 ? Precision::kQ3 : Precision::kQ2;
     }
   }
+}
+
+void PageView::Widen() {
+  struct Source {
+    PlaneId hi, top3, top2;
+    bool is_k;
+  };
+  constexpr Source kTensors[] = {
+      {PlaneId::kKHi, PlaneId::kKTop3, PlaneId::kKTop2, /*is_k=*/true},
+      {PlaneId::kVHi, PlaneId::kVTop3, PlaneId::kVTop2, /*is_k=*/false},
+  };
+  const auto needs = [](const Layer& layer, const Source& tensor) {
+    return (layer.precision == Precision::kQ3 || layer.precision == Precision::kQ2) &&
+           layer.parts[static_cast<size_t>(tensor.hi)].first == nullptr;
+  };
+  int64_t bytes = 0;
+  for (const Layer& layer : layers_) {
+    for (const Source& tensor : kTensors) {
+      if (needs(layer, tensor)) bytes += LayerBytes(tensor.hi, shape_);
+    }
+  }
+  if (bytes == 0) return;
+  auto widened = std::make_shared<AlignedBuffer>(AlignedBuffer::Uninitialized(bytes));
+  std::byte* at = widened->data();
+  for (const Source& tensor : kTensors) {
+    const TileBytes tile = tile_bytes_[static_cast<size_t>(tensor.hi)] =
+        TileBytesOf(tensor.hi, shape_);
+    const CodesShape shape{shape_.head_dim, shape_.page_tokens, tensor.is_k};
+    for (Layer& layer : layers_) {
+      if (!needs(layer, tensor)) continue;
+      const bool three = layer.parts[static_cast<size_t>(tensor.top3)].first != nullptr;
+      const auto source = static_cast<size_t>(three ? tensor.top3 : tensor.top2);
+      const TileBytes codes_at = TileOffsets(tensor.hi, shape_, 1, 0, 0);
+      for (int32_t head = 0; head < shape_.head_count; ++head) {
+        const Part& part = layer.parts[source];
+        const TileBytes& step = tile_bytes_[source];
+        const TileCodes from{Words16(part.first + head * step.first),
+                             Words32(part.second + head * step.second)};
+        const MutableTileCodes to{
+            reinterpret_cast<uint16_t*>(at + head * tile.first),
+            reinterpret_cast<uint32_t*>(at + codes_at.second + head * tile.second)};
+        three ? WidenTop3(shape, from, to) : WidenTop2(shape, from, to);
+      }
+      layer.parts[static_cast<size_t>(tensor.hi)] = {at, at + codes_at.second};
+      at += LayerBytes(tensor.hi, shape_);
+    }
+  }
+  widened_ = std::move(widened);
 }
 
 Precision PageView::precision() const {
@@ -177,7 +251,7 @@ PageTile PageView::tile(int32_t layer, int32_t head) const {
     return {first_head.first + head * bytes.first, first_head.second + head * bytes.second};
   };
   PageTile tile;
-  tile.precision = source.precision;
+  tile.precision = std::max(source.precision, Precision::kQ4);
   tile.token_count = shape_.page_tokens;
   tile.base_position = base_position_;
   if (source.precision == Precision::kRaw16) {

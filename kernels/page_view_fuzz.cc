@@ -89,15 +89,16 @@ std::string EditedHeader(const uint8_t* data, size_t size) {
   header.layer_count = static_cast<uint16_t>(shape.layer_count);
   header.head_dim = static_cast<uint16_t>(shape.head_dim);
   header.page_tokens = static_cast<uint32_t>(shape.page_tokens);
-  constexpr Precision kPrecisions[] = {Precision::kRaw16, Precision::kQ8, Precision::kQ4};
-  const Precision precision = kPrecisions[data[4] % 3];
+  constexpr Precision kPrecisions[] = {Precision::kRaw16, Precision::kQ8, Precision::kQ4,
+                                       Precision::kQ3, Precision::kQ2};
+  const Precision precision = kPrecisions[data[4] % 5];
   if (precision != Precision::kRaw16) {
     header.rotation = Rotation::kHadamardV1;
     header.recipe = CodeRecipe::kEmbedded8;
   }
   std::vector<int32_t> k_lo_layers;
   for (int32_t layer = 0; layer < shape.layer_count; ++layer) {
-    if ((data[4] / 3 >> layer & 1) != 0) k_lo_layers.push_back(layer);
+    if ((data[4] / 5 >> layer & 1) != 0) k_lo_layers.push_back(layer);
   }
   AppendPlanes(precision, shape, header, k_lo_layers);
   std::string bytes = EncodePageHeader(header);

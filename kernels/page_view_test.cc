@@ -67,6 +67,60 @@ TEST(PageViewTest, EveryTilePointsIntoItsSegments) {
   }
 }
 
+TEST(PageViewTest, TopCodesAreWidenedInMemoryOfTheView) {
+  const TestPage raw = RandomRawPage(kShape, 0, 9);
+  for (const Precision precision : {Precision::kQ3, Precision::kQ2}) {
+    const TestPage page = EncodedPage(raw, precision);
+    PageView view = page.view();
+    const PageTile before = view.tile(6, 1);
+    const PageView copy = view;
+    view = page.view();  // what a copy reads outlives the view it came from
+    EXPECT_EQ(copy.precision(), precision);
+    EXPECT_EQ(copy.widened_bytes(), kShape.layer_count * (LayerBytes(PlaneId::kKHi, kShape) +
+                                                          LayerBytes(PlaneId::kVHi, kShape)));
+    EXPECT_EQ(EncodedPage(raw, Precision::kQ4).view().widened_bytes(), 0);
+    const PageTile tile = copy.tile(6, 1);
+    EXPECT_EQ(tile.k_hi, before.k_hi);
+    EXPECT_EQ(tile.precision, Precision::kQ4);
+    EXPECT_EQ(tile.sink_count, kSinkTokens);
+    EXPECT_TRUE(Inside(page.spans(), tile.sink_k, 1));
+    EXPECT_FALSE(Inside(page.spans(), tile.k_hi, 1));
+    EXPECT_EQ(tile.k_lo, nullptr);
+    PAGODA_EXPECT_OK(ValidateTile(tile, kShape.page_tokens));
+    // A layer whose V is not here is not readable; all others are.
+    auto spans = page.spans();
+    for (size_t i = 0; i < spans.size(); ++i) {
+      const PlaneEntry& v = page.header.planes[1];
+      if (i == v.first_segment) spans[i] = {};
+    }
+    const auto partial = PageView::Make(kShape, page.header, spans, Precision::kQ8);
+    PAGODA_ASSERT_OK(partial.status());
+    EXPECT_EQ(partial->precision(0), Precision::kNone);
+    EXPECT_EQ(partial->precision(), Precision::kNone);
+  }
+}
+
+// K and V may come at different rates: the poorer one is what the layer has.
+TEST(PageViewTest, MixedRatesReadAsThePoorer) {
+  const PageShape shape{1, 1, 64, 32};
+  const TestPage raw = RandomRawPage(shape, 4096, 10);
+  const TestPage q4 = EncodedPage(raw, Precision::kQ4);
+  const TestPage q2 = EncodedPage(raw, Precision::kQ2);
+  TestPage mixed;
+  mixed.shape = shape;
+  mixed.header = q4.header;
+  mixed.header.planes = {q4.header.planes[0], q2.header.planes[1]};
+  mixed.header.segments = {q4.header.segments[0], q2.header.segments[1]};
+  const std::vector<ByteSpan> spans = {q4.spans()[0], q2.spans()[1]};
+  const auto view = PageView::Make(shape, mixed.header, spans, Precision::kQ8);
+  PAGODA_ASSERT_OK(view.status());
+  EXPECT_EQ(view->precision(), Precision::kQ2);
+  EXPECT_EQ(PrecisionOf(mixed.header.planes), Precision::kQ2);
+  const PageTile tile = view->tile(0, 0);
+  EXPECT_EQ(tile.k_hi, q4.view().tile(0, 0).k_hi);
+  EXPECT_EQ(view->widened_bytes(), LayerBytes(PlaneId::kVHi, shape));
+}
+
 TEST(PageViewTest, AtMostChoosesWhereThereIsAChoice) {
   const TestPage raw = RandomRawPage(kShape, 64, 2);
   const TestPage q8 = EncodedPage(raw, Precision::kQ8);

@@ -127,8 +127,10 @@ struct SsdForm {
 
 // What only who knows the codec can say. Called without a lock; must not call the store.
 struct PageForms {
-  // Host memory is above its watermark, and this is one of its coldest pages above q4: how many
-  // bytes a lower form of it would free; 0: it stays as it is. Set both of the two, or none.
+  // Nobody is asked about pages at this precision or below.
+  Precision shed_floor = Precision::kQ4;
+  // Host memory is above its watermark, and this is one of its coldest pages above the floor: how
+  // many bytes a lower form of it would free; 0: it stays as it is. Set both of the two, or none.
   std::function<int64_t(const HostPage&)> shed_gain;
   // Such a page is to take that form soon: TakeShed(), then ReplaceEncoding() or EndShed(). False:
   // it will not.

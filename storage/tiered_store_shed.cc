@@ -30,7 +30,7 @@ void TieredStore::ShedHost() {
     if (missing_bytes <= 0 || pressure_bytes_ > 0) return;
     next_shed_ = now + options_.demotion_period;
     shed_enough_ = false;
-    if (directory_.HostPagesAbove(Precision::kQ4, Precision::kRaw16) == 0) return;
+    if (directory_.HostPagesAbove(forms_.shed_floor, Precision::kRaw16) == 0) return;
     forms = forms_;
     stride = 1 + directory_.slot_count() / kSampleSlots;
   }
@@ -65,7 +65,7 @@ bool TieredStore::MayShed(EntryId id) const {
   const DirectoryEntry& entry = directory_.at(id);
   if (entry.host == nullptr || entry.host.use_count() > 1) return false;
   const Precision precision = entry.host->precision();
-  if (precision <= Precision::kQ4 || precision > Precision::kRaw16) return false;
+  if (precision <= forms_.shed_floor || precision > Precision::kRaw16) return false;
   if (entry.locked() || entry.quarantined || demoting_.contains(id)) return false;
   return GuardOf(TierKind::kHost, /*presser=*/nullptr).MayTake(CandidateOf(TierKind::kHost, id));
 }

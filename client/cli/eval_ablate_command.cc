@@ -18,7 +18,6 @@
 #include "client/cli/resume.h"
 #include "client/cli/shared_prefix.h"
 #include "client/lab/ablation.h"
-#include "client/lab/coded_attention.h"
 #include "client/lab/quality_run.h"
 #include "kernels/layer_profile.h"
 #include "storage/base/crc32c.h"
@@ -140,7 +139,6 @@ class Ablation {
 
   absl::StatusOr<lab::ReadingResult> Compare(const lab::AblationRow& row,
                                              const lab::ExactReading& exact) {
-    if (!row.codec.empty()) return CompareCoded(row, exact);
     if (row.shared_prefix) return CompareShared(row, exact);
     return Step(step_, [&](auto progress) {
       return lab::CompareReading(inputs_.engine->pass(), exact, {.kv = row.kv}, progress);
@@ -183,25 +181,6 @@ class Ablation {
     return absl::OkStatus();
   }
 
-  // The laboratory's attention stores nothing: its bytes are reckoned.
-  absl::StatusOr<lab::ReadingResult> CompareCoded(const lab::AblationRow& row,
-                                                  const lab::ExactReading& exact) {
-    ForwardPass& pass = inputs_.engine->pass();
-    const kernels::PageShape& shape = pass.model().page_shape();
-    PAGODA_ASSIGN_OR_RETURN(const lab::KvCodec codec,
-                            lab::MakeKvCodec(row.codec, shape.head_dim, shape.page_tokens));
-    const int64_t window_tokens = row.kv.window_tokens;
-    PAGODA_ASSIGN_OR_RETURN(lab::ReadingResult result, Step(step_, [&](auto progress) {
-                              return lab::CompareCoded(pass, exact, codec, window_tokens, progress);
-                            }));
-    const auto token_count = static_cast<int64_t>(exact.ids.size()) - 1;
-    result.cost.bytes_per_token =
-        lab::ReckonedBytesPerToken(shape, codec, window_tokens, token_count);
-    result.cost.peak_bytes =
-        static_cast<int64_t>(result.cost.bytes_per_token * static_cast<double>(token_count));
-    return result;
-  }
-
   std::vector<AblationSummary> Summaries() const {
     std::vector<std::string> names;
     for (const lab::AblationRow& row : rows_) names.push_back(row.name);
@@ -217,8 +196,9 @@ class Ablation {
         "ratio: of raw16\nwithout padding. NLL, PPL: change against raw16, paired, with the "
         "standard error. KL: mean and 99th\npercentile, thousandths of a nat. TTFT: prefill of the "
         "text; tokens/s: decode after it; medians over\nthe texts. shared and all load the first "
-        "half of the text and are scored on the second.\ncomposite is read by the laboratory: its "
-        "bytes are reckoned, without headers.\n");
+        "half of the text and are scored on the second.\nPeak bytes hold what q3 and q2 are "
+        "widened "
+        "to for reading.\n");
     PrintText(options_.json, absl::StrCat("\n", text));
     if (!options_.plot.empty()) {
       const std::vector<QualityPoint> points =
@@ -280,7 +260,6 @@ absl::Status RunAblate(const AblateOptions& options) {
   plan.window_tokens = options.flags.window_tokens;
   plan.q8_tokens = options.q8_tokens;
   plan.shared_prefix = !options.in_process;
-  plan.composite = shape.head_dim <= lab::CodedAttention::kHeadDimMax;
   plan.grid_windows = options.windows;
   PAGODA_ASSIGN_OR_RETURN(std::optional<LayerProfile> profile,
                           ReadProfile(options, *inputs.engine));
@@ -322,11 +301,10 @@ void AddEvalAblateCommand(CommandLine& commands, CLI::App* eval) {
       "and\n"
       "q4 over a grid of windows. Teacher-forced as in eval ppl; every row computes its own K and "
       "V.\n\n"
-      "  q8, q4      all beyond the window at that precision\n"
+      "  q8 to q2    all beyond the window at that precision\n"
       "  ladder      q8 for the last --q8-tokens, q4 beyond\n"
       "  profile     q4, and K keeps its lo plane in the layers of --profile\n"
-      "  composite   raw16 for the last --q8-tokens, 2 bits of the same code beyond (quality "
-      "only)\n"
+      "  composite   raw16 for the last --q8-tokens, q2 beyond\n"
       "  shared      q4, the first half of the text from a daemon that keeps it at q8; scored on\n"
       "              the second half\n"
       "  all         ladder, profile and shared, as far as the flags allow them\n"

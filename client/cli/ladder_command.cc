@@ -53,17 +53,17 @@ void AddLadderCommand(CommandLine& commands) {
       "ladder", "Set the precision to which pages of a model age",
       "Pages that have left the window of every running request follow in the background: going\n"
       "down frees memory for good, going up affects only pages pushed later. Pages are encoded\n"
-      "once, from what was computed; q8 to q4 only drops planes. Steps of the configured ladder\n"
-      "below that (idle, pressure, ssd) stay; pagoda models shows them.\n\n"
+      "once, from what was computed; what comes after only drops bits. Steps of the configured\n"
+      "ladder below that (idle, pressure, ssd) stay; pagoda models shows them.\n\n"
       "Example: pagoda ladder all q8\n"
       "         pagoda ladder SmolLM2-135M-Instruct q4\n\n"
       "JSON keys: identity (empty: every model), ladder, pages_queued\n");
   app->add_option("model", options->model, "name, identity or its first digits, or all")
       ->type_name("MODEL")
       ->required();
-  app->add_option("precision", options->precision, "raw16, q8 or q4")
+  app->add_option("precision", options->precision, "raw16, q8, q4, q3 or q2")
       ->type_name("PRECISION")
-      ->check(CLI::IsMember({"raw16", "q8", "q4"}))
+      ->check(CLI::IsMember({"raw16", "q8", "q4", "q3", "q2"}))
       ->required();
   AddConnectionFlags(*app, options->connection);
   AddJsonFlag(*app, options->json);

@@ -18,7 +18,7 @@ namespace pagoda::cli {
 // INVALID_ARGUMENT lists what is accepted.
 absl::StatusOr<kernels::PageShape> ParseModelShape(absl::string_view spec, int32_t page_tokens);
 
-// Of a page in the middle of a sequence. REQUIRES: a valid shape; raw16, q8 or q4.
+// Of a page in the middle of a sequence. REQUIRES: a valid shape; a precision of kStoredPrecisions.
 int64_t StoredPageBytes(const kernels::PageShape& shape, Precision precision);
 
 // Of the K and V of one token in raw16, nothing else.

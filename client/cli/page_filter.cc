@@ -46,9 +46,9 @@ void AddPageFilterFlags(CLI::App& app, PageFilterOptions& options) {
   app.add_option("--tier", options.tier, "pages in this tier: hbm, host or ssd")
       ->type_name("TIER")
       ->check(CLI::IsMember({"hbm", "host", "ssd"}));
-  app.add_option("--precision", options.precision, "pages stored at raw16, q8 or q4")
+  app.add_option("--precision", options.precision, "pages stored at raw16, q8, q4, q3 or q2")
       ->type_name("PRECISION")
-      ->check(CLI::IsMember({"raw16", "q8", "q4"}));
+      ->check(CLI::IsMember({"raw16", "q8", "q4", "q3", "q2"}));
 }
 
 bool MatchesEverything(const PageFilterOptions& options) {

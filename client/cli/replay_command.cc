@@ -189,10 +189,11 @@ void AddSizeFlags(CLI::App& app, ReplayFlags& flags) {
       ->type_name("N")
       ->check(CLI::IsMember({32, 64, 128, 256}))
       ->capture_default_str();
-  app.add_option("--precision", flags.precisions, "precisions of stored pages: raw16, q8, q4")
+  app.add_option("--precision", flags.precisions,
+                 "precisions of stored pages: raw16, q8, q4, q3, q2")
       ->type_name("P,...")
       ->delimiter(',')
-      ->check(CLI::IsMember({"raw16", "q8", "q4"}))
+      ->check(CLI::IsMember({"raw16", "q8", "q4", "q3", "q2"}))
       ->capture_default_str();
 }
 
@@ -218,7 +219,7 @@ void AddReplayCommand(CommandLine& commands) {
       "         pagoda replay agents.jsonl.gz --bytes 256GiB,1TiB --model llama-3-70b\n"
       "         pagoda replay conversation_trace.jsonl --live --share 0.05 --model 1:2:64\n"
       "           (a page for each block, pushed to and fetched from a daemon)\n\n"
-      "JSON keys: model, page_tokens, page_bytes {raw16, q8, q4}, note,\n"
+      "JSON keys: model, page_tokens, page_bytes {raw16, q8, q4, ...}, note,\n"
       "  rows[] {trace, policy, share, capacity_blocks, bytes, precision, requests, blocks,\n"
       "          block_hits, prefix_hits, token_hit_ratio,\n"
       "          first_half and second_half {requests, blocks, block_hits, prefix_hits,\n"

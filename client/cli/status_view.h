@@ -14,7 +14,7 @@ namespace pagoda::cli {
 inline constexpr char kStatusJsonKeys[] =
     "JSON keys: version, instance_id, uptime_seconds, state, listen, data_dir,\n"
     "  tiers[] {tier, present, capacity_bytes, used_bytes, reserved_bytes, pages,\n"
-    "           pages_by_precision {raw16, q8, q4}},\n"
+    "           pages_by_precision {raw16, q8, q4, q3, q2}},\n"
     "  pages, sessions, sequences, leases, leased_pages, staged_pages, staged_bytes,\n"
     "  pinned_pages, persist_queue_pages, unflushed_pages, encode_queue_pages,\n"
     "  counters {NAME: total since the start}\n";

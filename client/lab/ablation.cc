@@ -9,9 +9,7 @@ namespace pagoda::lab {
 namespace {
 
 AblationRow Row(std::string name, Precision precision, int64_t window_tokens) {
-  return {.name = std::move(name),
-          .kv = {.precision = precision, .window_tokens = window_tokens},
-          .codec = ""};
+  return {.name = std::move(name), .kv = {.precision = precision, .window_tokens = window_tokens}};
 }
 
 }  // namespace
@@ -19,9 +17,10 @@ AblationRow Row(std::string name, Precision precision, int64_t window_tokens) {
 std::vector<AblationRow> AblationRows(const AblationPlan& plan) {
   const int64_t window = plan.window_tokens;
   const bool has_ladder = plan.q8_tokens > window;
-  std::vector<AblationRow> rows = {Row("raw16", Precision::kRaw16, window),
-                                   Row("q8", Precision::kQ8, window),
-                                   Row("q4", Precision::kQ4, window)};
+  std::vector<AblationRow> rows;
+  for (const Precision precision : kStoredPrecisions) {
+    rows.push_back(Row(std::string(PrecisionName(precision)), precision, window));
+  }
   if (has_ladder) {
     rows.push_back(Row("ladder", Precision::kQ4, window));
     rows.back().kv.q8_tokens = plan.q8_tokens;
@@ -30,10 +29,7 @@ std::vector<AblationRow> AblationRows(const AblationPlan& plan) {
     rows.push_back(Row("profile", Precision::kQ4, window));
     rows.back().kv.k_lo_layers = plan.k_lo_layers;
   }
-  if (plan.composite) {
-    rows.push_back(Row("composite", Precision::kRaw16, std::max(window, plan.q8_tokens)));
-    rows.back().codec = "e22";
-  }
+  if (has_ladder) rows.push_back(Row("composite", Precision::kQ2, plan.q8_tokens));
   if (plan.shared_prefix) {
     rows.push_back(Row("shared", Precision::kQ4, window));
     rows.back().shared_prefix = true;
@@ -53,15 +49,6 @@ std::vector<AblationRow> AblationRows(const AblationPlan& plan) {
     }
   }
   return rows;
-}
-
-double ReckonedBytesPerToken(const kernels::PageShape& shape, const KvCodec& codec,
-                             int64_t window_tokens, int64_t token_count) {
-  const double raw16 = 4.0 * shape.layer_count * shape.head_count * shape.head_dim;
-  const double raw_share =
-      std::min(1.0, static_cast<double>(window_tokens) /
-                        static_cast<double>(std::max<int64_t>(1, token_count)));
-  return raw16 * (raw_share + (1 - raw_share) * codec.mean_bits() / 16);
 }
 
 }  // namespace pagoda::lab

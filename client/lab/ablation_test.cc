@@ -25,15 +25,15 @@ const AblationRow& Find(const std::vector<AblationRow>& rows, const std::string&
 
 TEST(Ablation, Rows) {
   const AblationPlan plan = {.k_lo_layers = {1, 2}, .grid_windows = {0, 128, 512}};
-  EXPECT_EQ(Names(plan),
-            (std::vector<std::string>{"raw16", "q8", "q4", "ladder", "profile", "composite",
-                                      "shared", "all", "q8 w0", "q8 w512", "q4 w0", "q4 w512"}));
+  EXPECT_EQ(Names(plan), (std::vector<std::string>{"raw16", "q8", "q4", "q3", "q2", "ladder",
+                                                   "profile", "composite", "shared", "all", "q8 w0",
+                                                   "q8 w512", "q4 w0", "q4 w512"}));
   const std::vector<AblationRow> rows = AblationRows(plan);
   EXPECT_EQ(Find(rows, "ladder").kv.q8_tokens, 1024);
   EXPECT_TRUE(Find(rows, "ladder").kv.k_lo_layers.empty());
   EXPECT_EQ(Find(rows, "profile").kv.k_lo_layers, plan.k_lo_layers);
   EXPECT_EQ(Find(rows, "profile").kv.q8_tokens, 0);
-  EXPECT_EQ(Find(rows, "composite").codec, "e22");
+  EXPECT_EQ(Find(rows, "composite").kv.precision, Precision::kQ2);
   EXPECT_EQ(Find(rows, "composite").kv.window_tokens, 1024);
   EXPECT_TRUE(Find(rows, "shared").shared_prefix);
   EXPECT_TRUE(Find(rows, "all").shared_prefix);
@@ -45,22 +45,12 @@ TEST(Ablation, Rows) {
 
 TEST(Ablation, RowsThatNothingAsksForAreLeftOut) {
   EXPECT_EQ(Names({.q8_tokens = 128, .shared_prefix = false, .grid_windows = {128}}),
-            (std::vector<std::string>{"raw16", "q8", "q4", "composite"}));
-  EXPECT_EQ(Names({.shared_prefix = false, .composite = false, .grid_windows = {64, 64}}),
-            (std::vector<std::string>{"raw16", "q8", "q4", "ladder", "q8 w64", "q4 w64"}));
+            (std::vector<std::string>{"raw16", "q8", "q4", "q3", "q2"}));
+  EXPECT_EQ(Names({.shared_prefix = false, .grid_windows = {64, 64}}),
+            (std::vector<std::string>{"raw16", "q8", "q4", "q3", "q2", "ladder", "composite",
+                                      "q8 w64", "q4 w64"}));
   const std::vector<std::string> names = Names({});
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
-}
-
-TEST(Ablation, ReckonedBytes) {
-  const kernels::PageShape shape = {
-      .layer_count = 2, .head_count = 1, .head_dim = 64, .page_tokens = 64};
-  KvCodec codec;
-  codec.k_bits = 3;
-  codec.v_bits = 1;
-  // raw16: 512 bytes a token; a quarter of the tokens at it, the rest at an eighth of it.
-  EXPECT_DOUBLE_EQ(ReckonedBytesPerToken(shape, codec, 100, 400), 128 + 0.75 * 64);
-  EXPECT_DOUBLE_EQ(ReckonedBytesPerToken(shape, codec, 500, 400), 512);
 }
 
 }  // namespace

@@ -14,8 +14,8 @@ namespace {
 constexpr int64_t kTokenCountMax = int64_t{1} << 24;
 
 bool IsSequencePrecision(Precision precision) {
-  return precision == Precision::kRaw16 || precision == Precision::kQ8 ||
-         precision == Precision::kQ4;
+  return std::find(kStoredPrecisions.begin(), kStoredPrecisions.end(), precision) !=
+         kStoredPrecisions.end();
 }
 
 }  // namespace
@@ -24,8 +24,9 @@ absl::StatusOr<KvSequence> KvSequence::Make(const kernels::PageShape& shape, dou
                                             const KvOptions& options) {
   PAGODA_RETURN_IF_ERROR(kernels::ValidatePageShape(shape));
   if (!IsSequencePrecision(options.precision)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "sequence: precision %s, expected raw16, q8 or q4", PrecisionName(options.precision)));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("sequence: precision %s, expected raw16, q8, q4, q3 or q2",
+                        PrecisionName(options.precision)));
   }
   if (options.window_tokens < 0 || options.window_tokens > kTokenCountMax) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -39,9 +40,9 @@ absl::StatusOr<KvSequence> KvSequence::Make(const kernels::PageShape& shape, dou
     return absl::InvalidArgumentError(absl::StrFormat("sequence: %d tokens at q8, expected 0 to %d",
                                                       options.q8_tokens, kTokenCountMax));
   }
-  if (options.q8_tokens > 0 && options.precision != Precision::kQ4) {
+  if (options.q8_tokens > 0 && options.precision >= Precision::kQ8) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("sequence: %d tokens at q8 before %s; that is for sequences of q4",
+        absl::StrFormat("sequence: %d tokens at q8 before %s; that is for sequences below q8",
                         options.q8_tokens, PrecisionName(options.precision)));
   }
   PAGODA_RETURN_IF_ERROR(kernels::ValidateKLoLayers(options.k_lo_layers, shape.layer_count));
@@ -131,18 +132,28 @@ absl::Status KvSequence::SetEncoded(Page& page, std::unique_ptr<PageBuffer> enco
   PAGODA_ASSIGN_OR_RETURN(
       kernels::PageView full,
       kernels::PageView::Make(shape_, encoded->header(), encoded->segments(), Precision::kQ8));
-  PAGODA_ASSIGN_OR_RETURN(kernels::PageView mode,
-                          kernels::PageView::Make(shape_, encoded->header(), encoded->segments(),
-                                                  options_.precision, options_.k_lo_layers));
+  std::unique_ptr<PageBuffer> aged;
+  if (options_.precision < Precision::kQ4 &&
+      PrecisionOf(encoded->header().planes) > options_.precision) {
+    PAGODA_ASSIGN_OR_RETURN(PageBuffer cut, encoded->CutTo(options_.precision, {}));
+    aged = std::make_unique<PageBuffer>(std::move(cut));
+  }
+  kernels::PageView mode = full;
+  if (aged != nullptr || options_.precision >= Precision::kQ4) {
+    const PageBuffer& read = aged != nullptr ? *aged : *encoded;
+    PAGODA_ASSIGN_OR_RETURN(
+        mode, kernels::PageView::Make(shape_, read.header(), read.segments(),
+                                      std::max(options_.precision, Precision::kQ4), KLoLayers()));
+  }
   if (mode.precision() != options_.precision) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("sequence: encoded page reads as %s, needed %s with K lo in %d layers",
-                        PrecisionName(mode.precision()), PrecisionName(options_.precision),
-                        options_.precision == Precision::kQ4 ? options_.k_lo_layers.size() : 0));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "sequence: encoded page reads as %s, needed %s with K lo in %d layers",
+        PrecisionName(mode.precision()), PrecisionName(options_.precision), KLoLayers().size()));
   }
   page.full_view = std::move(full);
   page.mode_view = std::move(mode);
   page.encoded = std::move(encoded);
+  page.aged = std::move(aged);
   return absl::OkStatus();
 }
 
@@ -162,7 +173,7 @@ void KvSequence::Prepare(int64_t first_query_page, int64_t last_query_page, Thre
     pages_.push_back(std::move(page));
   }
   EncodePages(encoded_count, pool);
-  peak_bytes_ = std::max(peak_bytes_, stored_bytes());
+  peak_bytes_ = std::max(peak_bytes_, stored_bytes() + widened_bytes());
   FreeRaw(EncodedPageCount(first_query_page));
   FreeLo(AgedPageCount(first_query_page));
   for (int64_t page = first_query_page; page <= last_query_page; ++page) {
@@ -213,12 +224,17 @@ void KvSequence::FreeRaw(int64_t page_count) {
 }
 
 void KvSequence::FreeLo(int64_t page_count) {
-  if (options_.precision != Precision::kQ4) return;
+  if (options_.precision >= Precision::kQ8) return;
   for (; aged_page_count_ < page_count; ++aged_page_count_) {
     Page& page = pages_[aged_page_count_];
+    if (page.encoded == nullptr) continue;
+    const absl::StatusOr<PageHeader> lower =
+        kernels::PlanCutHeader(page.encoded->header(), options_.precision, KLoLayers());
     // A page from elsewhere with other tables than ours stays as it is.
-    if (page.encoded == nullptr || !page.encoded->CutToQ4(options_.k_lo_layers).ok()) continue;
-    PAGODA_CHECK(SetEncoded(page, std::move(page.encoded)).ok());
+    if (!lower.ok() || lower->planes == page.encoded->header().planes) continue;
+    absl::StatusOr<PageBuffer> cut = page.encoded->CutTo(options_.precision, KLoLayers());
+    if (!cut.ok()) continue;
+    PAGODA_CHECK(SetEncoded(page, std::make_unique<PageBuffer>(*std::move(cut))).ok());
   }
 }
 
@@ -284,6 +300,17 @@ int64_t KvSequence::stored_bytes() const {
   for (const Page& page : pages_) {
     if (page.raw != nullptr) bytes += page.raw->stored_bytes();
     if (page.encoded != nullptr) bytes += page.encoded->stored_bytes();
+    if (page.aged != nullptr) bytes += page.aged->stored_bytes();
+  }
+  return bytes;
+}
+
+int64_t KvSequence::widened_bytes() const {
+  int64_t bytes = 0;
+  for (const Page& page : pages_) {
+    if (page.mode_view.has_value()) bytes += page.mode_view->widened_bytes();
+    // Else the two views share what was widened.
+    if (page.aged != nullptr) bytes += page.full_view->widened_bytes();
   }
   return bytes;
 }

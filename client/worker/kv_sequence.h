@@ -4,11 +4,11 @@
 //
 // Reading    queries of page P (positions [P * page, (P + 1) * page)) read page p encoded if and
 //            only if the precision is q8 or q4 and (p + 1) * page <= P * page - window; a page that
-//            codes cannot hold (infinities) stays raw. With q8_tokens at q4, encoded pages within
-//            that distance are read at q8: a ladder of three steps by age in the sequence, over one
-//            encoding. What a query reads is so a function of its position alone, not of how a
-//            prompt was cut into chunks. The first kSinkTokens tokens stay exact inside the encoded
-//            page 0.
+//            codes cannot hold (infinities) stays raw. With q8_tokens below q8, encoded pages
+//            within that distance are read at q8: a ladder of three steps by age in the sequence,
+//            over one encoding. What a query reads is so a function of its position alone, not of
+//            how a prompt was cut into chunks. The first kSinkTokens tokens stay exact inside the
+//            encoded page 0.
 // Loaded     pages may arrive encoded. In the window they are read at all their bits (q8), beyond
 //            it at the precision of the sequence.
 // Profile    at q4 K is read with its lo plane in k_lo_layers. A page from elsewhere that lacks one
@@ -38,11 +38,11 @@
 namespace pagoda {
 
 struct KvOptions {
-  Precision precision = Precision::kRaw16;  // kRaw16, kQ8 or kQ4
+  Precision precision = Precision::kRaw16;  // one of kStoredPrecisions
   int64_t window_tokens = 256;              // most recent tokens kept raw; >= 0
   int64_t token_count_max = 8192;           // the sequence's limit, usually the model's context
-  // q4 only: most recent tokens that are read at q8 at least. 0, or within the window: none. Pages
-  // that were computed over q4 alone are loaded all the same: their fidelity is q4.
+  // Below q8 only: most recent tokens that are read at q8 at least. 0, or within the window: none.
+  // Pages that were computed over that alone are loaded all the same: their fidelity is that.
   int64_t q8_tokens = 0;
   std::vector<int32_t> k_lo_layers = {};  // of the model's layer profile; used at q4 alone
 };
@@ -128,7 +128,9 @@ class KvSequence {
 
   // Bytes of all pages as they stand, headers, padding and the whole of the last page counted.
   int64_t stored_bytes() const;
-  // The most that it was so far: while pages leave the window they are there in both forms.
+  // Beside them: codes of q3 and q2 widened for reading.
+  int64_t widened_bytes() const;
+  // The most that both were so far: while pages leave the window they are there in two forms.
   int64_t peak_bytes() const { return peak_bytes_; }
   // What a token takes in raw16, without any padding.
   int64_t raw16_bytes_per_token() const;
@@ -137,15 +139,21 @@ class KvSequence {
   struct Page {
     std::unique_ptr<PageBuffer> raw;
     std::unique_ptr<PageBuffer> encoded;
+    std::unique_ptr<PageBuffer> aged;  // what q3 or q2 reads of a richer `encoded`; else null
     std::optional<kernels::PageView> raw_view;
     std::optional<kernels::PageView> full_view;  // of `encoded`, at all its bits
-    std::optional<kernels::PageView> mode_view;  // of `encoded`, at the sequence's precision
+    std::optional<kernels::PageView> mode_view;  // at the sequence's precision
     Precision fidelity = Precision::kRaw16;
     bool codes_cannot_hold = false;
   };
 
   KvSequence(const kernels::PageShape& shape, double rope_theta, const KvOptions& options)
       : shape_(shape), rope_theta_(rope_theta), options_(options) {}
+  // Of the profile, which is for q4.
+  kernels::KLoLayers KLoLayers() const {
+    if (options_.precision != Precision::kQ4) return {};
+    return options_.k_lo_layers;
+  }
   bool encodes() const { return options_.precision != Precision::kRaw16; }
   // What pages are encoded to when they leave the window.
   Precision encoded_precision() const {

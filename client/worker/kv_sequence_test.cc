@@ -247,9 +247,41 @@ TEST_F(KvSequenceTest, ALadderReadsQ8ThenQ4OfOneEncoding) {
   EXPECT_EQ(Make(kQ4, 64).UsablePages(std::vector<Precision>(8, kQ4), 8 * 64 + 1), 7);
 }
 
-TEST_F(KvSequenceTest, OnlyQ4HasALadder) {
+TEST_F(KvSequenceTest, TopCodesOfRicherPagesAreCutOnceTheyHaveAged) {
+  for (const Precision precision : {Precision::kQ3, Precision::kQ2}) {
+    KvSequence here = Make(precision, 64);
+    PAGODA_ASSERT_OK(here.AppendLoaded(Filled(here, 0, kRaw), kRaw));
+    PAGODA_ASSERT_OK(here.AppendLoaded(Filled(here, 1, kRaw), kRaw));
+    here.Prepare(2, 2, pool_);
+    EXPECT_EQ(PrecisionOf(here.encoded_page(0)->header().planes), precision);
+    EXPECT_EQ(Read(here, 2), (std::vector<Precision>{kQ4, kRaw, kRaw}));  // widened to q4's form
+    const int64_t q4_codes = 3 * (kernels::LayerBytes(kernels::PlaneId::kKHi, kShape) +
+                                  kernels::LayerBytes(kernels::PlaneId::kVHi, kShape));
+    EXPECT_EQ(here.widened_bytes(), q4_codes);
+    EXPECT_GE(here.peak_bytes(), here.stored_bytes());
+    for (const Precision stored : {kQ8, kQ4, Precision::kQ3, Precision::kQ2}) {
+      if (stored < precision) continue;
+      KvSequence sequence = Make(precision, 64);
+      PAGODA_ASSERT_OK(sequence.AppendLoaded(Filled(sequence, 0, stored), kRaw));
+      // In the window it is read at all its bits; the page that will be left is there already.
+      EXPECT_EQ(sequence.widened_bytes(),
+                stored == Precision::kQ3 && precision == Precision::kQ2 ? 2 * q4_codes : q4_codes);
+      PAGODA_ASSERT_OK(sequence.AppendLoaded(Filled(sequence, 1, kQ8), kRaw));
+      sequence.Prepare(2, 2, pool_);
+      const PageBuffer& a = *here.encoded_page(0);
+      const PageBuffer& b = *sequence.encoded_page(0);
+      EXPECT_EQ(a.header(), b.header());
+      ASSERT_EQ(a.segments().size(), b.segments().size());
+      for (size_t i = 0; i < a.segments().size(); ++i) {
+        EXPECT_TRUE(a.segments()[i] == b.segments()[i]) << i;
+      }
+    }
+  }
+}
+
+TEST_F(KvSequenceTest, ALadderEndsBelowQ8) {
   KvOptions options = {.precision = kQ8, .window_tokens = 64, .q8_tokens = 250};
-  EXPECT_THAT(KvSequence::Make(kShape, 10000, options), StatusIs(kInvalid, "sequences of q4"));
+  EXPECT_THAT(KvSequence::Make(kShape, 10000, options), StatusIs(kInvalid, "sequences below q8"));
   options = {.precision = kQ4, .window_tokens = 64, .q8_tokens = -1};
   EXPECT_THAT(KvSequence::Make(kShape, 10000, options), StatusIs(kInvalid, "-1 tokens at q8"));
 }

@@ -34,13 +34,13 @@ void PageBuffer::MakeSpans() {
   }
 }
 
-absl::Status PageBuffer::CutToQ4(kernels::KLoLayers k_lo_layers) {
-  PAGODA_ASSIGN_OR_RETURN(PageHeader lower, kernels::PlanCutHeader(header_, k_lo_layers));
-  if (lower.planes == header_.planes) return absl::OkStatus();
+absl::StatusOr<PageBuffer> PageBuffer::CutTo(Precision precision,
+                                             kernels::KLoLayers k_lo_layers) const {
+  PAGODA_ASSIGN_OR_RETURN(PageHeader lower,
+                          kernels::PlanCutHeader(header_, precision, k_lo_layers));
   PageBuffer cut(std::move(lower));
   PAGODA_RETURN_IF_ERROR(kernels::CutPage(header_, segments_, cut.header_, cut.mutable_segments_));
-  *this = std::move(cut);
-  return absl::OkStatus();
+  return cut;
 }
 
 PageHeader MakePageHeader(const kernels::PageShape& shape, double rope_theta, int64_t page_index,

@@ -1,8 +1,7 @@
 // The bytes of one page in a worker's own memory: a header whose tables say what is there, and one
 // buffer per segment.
 //
-// Threads    none of its own.        Ownership  owns the segments; spans live until CutToQ4() or
-// the
+// Threads    none of its own.        Ownership  owns the segments; spans live until CutTo() or the
 //                                               buffer's end, and survive moves.
 // Cost       stored_bytes() of memory, zeroed once
 #pragma once
@@ -37,9 +36,9 @@ class PageBuffer {
   // Header and segments, padding counted.
   int64_t stored_bytes() const { return header_.stored_bytes(); }
 
-  // Turns an encoded page into the q4 page it contains, with K lo of those layers, and frees the
-  // rest. FAILED_PRECONDITION when it does not contain it; the page is unchanged then.
-  absl::Status CutToQ4(kernels::KLoLayers k_lo_layers);
+  // The poorer page that an encoded one contains, at q4 with K lo of those layers. Errors as in
+  // kernels::CutPage().
+  absl::StatusOr<PageBuffer> CutTo(Precision precision, kernels::KLoLayers k_lo_layers) const;
 
  private:
   void MakeSpans();

@@ -23,9 +23,11 @@ struct PushedPage {
 // The bytes of `page` from a served one, which may have more than the sequence reads.
 bool Fill(client::FetchedPage fetched, const KvSequence& sequence, PageBuffer& page) {
   PageBuffer served(std::move(fetched.header), std::move(fetched.segments));
-  if (PrecisionOf(page.header().planes) == Precision::kQ4 &&
-      !served.CutToQ4(sequence.options().k_lo_layers).ok()) {
-    return false;
+  const Precision wanted = PrecisionOf(page.header().planes);
+  if (wanted < Precision::kQ8 && served.header().planes != page.header().planes) {
+    absl::StatusOr<PageBuffer> cut = served.CutTo(wanted, sequence.options().k_lo_layers);
+    if (!cut.ok()) return false;
+    served = *std::move(cut);
   }
   if (served.header().planes != page.header().planes) return false;
   for (size_t i = 0; i < served.segments().size(); ++i) {

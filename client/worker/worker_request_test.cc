@@ -45,7 +45,7 @@ TEST(WorkerRequestTest, WrongLinesAreNamed) {
       {R"({"prompt":"x","max_tokens":0})", "max_tokens is 0"},
       {R"({"prompt":"x","max_tokens":1.5})", "max_tokens is 1.5"},
       {R"({"prompt":"x","window":-1})", "window is -1"},
-      {R"({"prompt":"x","precision":"q5"})", "use raw16, q8 or q4"},
+      {R"({"prompt":"x","precision":"q5"})", "use raw16, q8, q4, q3 or q2"},
       {R"({"prompt":"x","top_p":2})", "top_p"},
       {R"({"prompt":"x","seed":-1})", "seed is -1"},
       {R"({"prompt":"x","chat":1})", "chat is 1"},

@@ -98,11 +98,11 @@ inline TestPage EncodedPage(const TestPage& raw, Precision precision, KLoLayers 
   return page;
 }
 
-// The q4 page that an encoded one contains.
-inline TestPage CutOf(const TestPage& encoded, KLoLayers k_lo_layers) {
+// The poorer page that an encoded one contains.
+inline TestPage CutOf(const TestPage& encoded, Precision precision, KLoLayers k_lo_layers = {}) {
   TestPage page;
   page.shape = encoded.shape;
-  auto header = PlanCutHeader(encoded.header, k_lo_layers);
+  auto header = PlanCutHeader(encoded.header, precision, k_lo_layers);
   PAGODA_CHECK(header.ok());
   page.header = *std::move(header);
   page.segments = AllocateSegments(page.header);

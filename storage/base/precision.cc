@@ -25,11 +25,11 @@ absl::string_view PrecisionName(Precision precision) {
 }
 
 absl::StatusOr<Precision> ParsePrecision(absl::string_view name) {
-  for (const Precision p : {Precision::kRaw16, Precision::kQ8, Precision::kQ4}) {
+  for (const Precision p : kStoredPrecisions) {
     if (name == PrecisionName(p)) return p;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("precision '", name, "' is unknown; use raw16, q8 or q4"));
+      absl::StrCat("precision '", name, "' is unknown; use raw16, q8, q4, q3 or q2"));
 }
 
 bool IsKnownPrecision(uint8_t value) {

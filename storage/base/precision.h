@@ -2,6 +2,7 @@
 // Enumerators carry the numbers of proto/pagoda/v1/cache.proto and of the page header.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -20,6 +21,10 @@ enum class Precision : uint8_t {
   kRaw16 = 16,
   kOpaque = 32,
 };
+
+// Those that pages of ours are kept at, the most exact first.
+inline constexpr std::array kStoredPrecisions = {Precision::kRaw16, Precision::kQ8, Precision::kQ4,
+                                                 Precision::kQ3, Precision::kQ2};
 
 enum class PlaneKind : uint8_t {
   kCodes = 1,    // a bit range of the embedded code, with the scales of that rate
@@ -40,7 +45,7 @@ enum class Tensor : uint8_t { kBoth = 0, kK = 1, kV = 2 };
 
 // "raw16", "q8", ... as in metrics, flags and JSON.
 absl::string_view PrecisionName(Precision precision);
-// INVALID_ARGUMENT names the accepted words.
+// Of kStoredPrecisions. INVALID_ARGUMENT names the accepted words.
 absl::StatusOr<Precision> ParsePrecision(absl::string_view name);
 // True for the values listed above; bytes from outside may hold anything.
 bool IsKnownPrecision(uint8_t value);

@@ -243,14 +243,11 @@ void YamlSection::Time(absl::string_view key, absl::Duration& target, absl::Dura
 }
 
 void YamlSection::Ladder(absl::string_view key, Precision& target) {
-  constexpr char kAccepted[] = "raw16, q8 or q4";
+  constexpr char kAccepted[] = "raw16, q8, q4, q3 or q2";
   std::string value;
   if (!Scalar(key, kAccepted, value)) return;
   const absl::StatusOr<Precision> parsed = ParsePrecision(value);
-  if (!parsed.ok() ||
-      (*parsed != Precision::kRaw16 && *parsed != Precision::kQ8 && *parsed != Precision::kQ4)) {
-    return Fail(key, Quoted(value), kAccepted);
-  }
+  if (!parsed.ok()) return Fail(key, Quoted(value), kAccepted);
   target = *parsed;
 }
 

@@ -46,7 +46,7 @@ class YamlSection {
   void Seconds(absl::string_view key, absl::Duration& target, double min, double max);
   // With a unit, as in 90s, 10m or 12h.
   void Time(absl::string_view key, absl::Duration& target, absl::Duration min, absl::Duration max);
-  void Ladder(absl::string_view key, Precision& target);  // raw16, q8 or q4
+  void Ladder(absl::string_view key, Precision& target);  // raw16, q8, q4, q3 or q2
 
   // An absent key gives an empty section.
   YamlSection Section(absl::string_view key);

@@ -52,8 +52,8 @@ void AddStorage(Seeds& seeds) {
   }
 }
 
-// A q4 page with K lo of some layers: two planes of one kind.
-void AddProfilePage(Seeds& seeds) {
+// A q4 page with K lo of some layers: two planes of one kind. Pages of top codes.
+void AddEncodedPage(Precision precision, Seeds& seeds) {
   PageHeader header = HeaderOf(TestRoot(1));
   const kernels::PageShape shape{6, 2, 64, 32};
   header.layer_count = static_cast<uint16_t>(shape.layer_count);
@@ -66,7 +66,7 @@ void AddProfilePage(Seeds& seeds) {
   header.planes.clear();
   header.segments.clear();
   constexpr int32_t kKLoLayers[] = {1, 3, 4};
-  kernels::AppendPlanes(Precision::kQ4, shape, header, kKLoLayers);
+  kernels::AppendPlanes(precision, shape, header, kKLoLayers);
   seeds.Add("page_header_fuzz", EncodePageHeader(header));
   seeds.Add("page_view_fuzz", EncodePageHeader(header));
   seeds.Add("directory_record_fuzz", RecordEntry(header));
@@ -100,7 +100,9 @@ int main(int argc, char** argv) {
   }
   pagoda::Seeds seeds(argv[1]);
   pagoda::AddStorage(seeds);
-  pagoda::AddProfilePage(seeds);
+  for (const auto precision : {pagoda::Precision::kQ4, pagoda::Precision::kQ3}) {
+    pagoda::AddEncodedPage(precision, seeds);
+  }
   pagoda::AddConfig(seeds);
   std::printf("%d seeds\n", seeds.count());
   return 0;
