@@ -73,7 +73,8 @@ TEST(ConfigFileTest, LaddersHaveSteps) {
       WriteFile(dir,
                 "ladder:\n  fresh: q8\n  idle: {after: 10m, precision: q4}\n  pressure: q4\n"
                 "  ssd: q2\nmodels:\n  a: {ladder: {fresh: raw16, ssd: q8}}\n  b: {ladder: q4}\n"
-                "  c: {ladder: {idle: {after: 90s, precision: q4}}}\n"),
+                "  c: {ladder: {idle: {after: 90s, precision: q4}}}\n"
+                "  d: {ladder: {pressure: q3}}\n"),
       options));
   EXPECT_EQ(LadderText(options.ladder.standard), "q8, idle 10m q4, pressure q4, ssd q2");
   // A model's ladder stands for itself.
@@ -81,7 +82,7 @@ TEST(ConfigFileTest, LaddersHaveSteps) {
   EXPECT_EQ(LadderText(options.ladder.models.at("b")), "q4");
   EXPECT_EQ(LadderText(options.ladder.models.at("c")), "q8, idle 1m30s q4");
   EXPECT_EQ(options.ladder.ShortestIdle(), absl::Seconds(90));
-  EXPECT_EQ(options.ladder.LowestPressure(), Precision::kQ4);
+  EXPECT_EQ(options.ladder.LowestPressure(), Precision::kQ3);
   ServerOptions plain;
   EXPECT_EQ(plain.ladder.ShortestIdle(), absl::InfiniteDuration());
   EXPECT_EQ(plain.ladder.LowestPressure(),

@@ -268,10 +268,11 @@ absl::Status Encoder::Lower(const HostPagePtr& page, Precision target, bool pres
     return staged.status();
   }
   const int64_t after = staged->bytes();
+  const Precision reached = PrecisionOf(staged->header().planes);
   // What pressure takes from memory may come back from SSD.
   PAGODA_RETURN_IF_ERROR(store_.ReplaceEncoding(page, *std::move(staged),
                                                 pressure ? SsdCopy::kStays : SsdCopy::kFollows));
-  metrics_.OnEncoded(pressure ? EncodePlace::kPressure : EncodePlace::kLadder, target,
+  metrics_.OnEncoded(pressure ? EncodePlace::kPressure : EncodePlace::kLadder, reached,
                      before - after, clock_.Monotonic() - start);
   return absl::OkStatus();
 }

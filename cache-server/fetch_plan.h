@@ -41,7 +41,7 @@ struct ServedPage {
 };
 
 // From the stored page, or from `encoded` when it is answered in a form of its own: raw16 at a
-// lower precision, q8 at q4 with the layers of a profile.
+// lower precision, q8 at q4 with the layers of a profile, anything at q3 or q2.
 absl::StatusOr<ServedPage> ServePage(const HostPagePtr& page,
                                      const std::shared_ptr<const EncodedCopy>& encoded,
                                      const FetchSelection& selection);

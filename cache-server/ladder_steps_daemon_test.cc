@@ -147,10 +147,13 @@ TEST_F(LadderStepsDaemonTest, IdlePagesComeDownAndUsedOnesDoNot) {
   EXPECT_EQ(ExpectHonoured(old, v1::PRECISION_Q4), 4);
 }
 
-TEST_F(LadderStepsDaemonTest, UnderPressureLoPlanesGoFirstAndComeBackFromSsd) {
+class PressureStepTest : public LadderStepsDaemonTest,
+                         public ::testing::WithParamInterface<Precision> {};
+
+TEST_P(PressureStepTest, BitsGoFirstAndComeBackFromSsd) {
   MakeMemoryShort();
   Ladder ladder = Precision::kQ8;
-  ladder.pressure = Precision::kQ4;
+  ladder.pressure = GetParam();
   Start(ladder);
   std::vector<std::vector<TestPage>> documents;
   for (uint32_t seed = 1; seed <= kDocuments; ++seed) {
@@ -158,15 +161,20 @@ TEST_F(LadderStepsDaemonTest, UnderPressureLoPlanesGoFirstAndComeBackFromSsd) {
     PushAndSettle(documents.back());
     Flush();  // all of it is on SSD at q8 before memory gives anything up
   }
-  const std::string shed = "pagoda_shed_bytes_total{place=\"pressure\",precision=\"q4\"}";
+  const std::string shed = absl::StrCat("pagoda_shed_bytes_total{place=\"pressure\",precision=\"",
+                                        PrecisionName(GetParam()), "\"}");
   for (int i = 0; i < 500 && Metric(shed) == 0; ++i) absl::SleepFor(absl::Milliseconds(10));
   EXPECT_GT(Metric(shed), 0);
   // Whoever asks for q8 gets it: from memory, or from what SSD has kept.
   for (const std::vector<TestPage>& document : documents) {
-    EXPECT_EQ(ExpectHonoured(document, v1::PRECISION_Q4), 4);
+    EXPECT_EQ(ExpectHonoured(document, static_cast<v1::Precision>(GetParam())), 4);
     EXPECT_EQ(ExpectHonoured(document, v1::PRECISION_Q8), 4);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Precisions, PressureStepTest,
+                         ::testing::Values(Precision::kQ4, Precision::kQ2),
+                         [](const auto& info) { return std::string(PrecisionName(info.param)); });
 
 TEST_F(LadderStepsDaemonTest, WithoutThatStepPressureTakesNoPlanes) {
   MakeMemoryShort();

@@ -42,9 +42,10 @@ TEST(LadderStepsTest, StepsAreTakenAtTheirEdges) {
 }
 
 TEST(LadderStepsTest, NoStepGoesBelowWhatSequencesNeed) {
-  for (const Precision fresh : {kRaw16, kQ8, kQ4}) {
-    for (const Precision step : {kQ8, kQ4}) {
-      for (const Precision need : {Precision::kNone, kQ4, kQ8, kRaw16}) {
+  for (const Precision fresh : kStoredPrecisions) {
+    for (const Precision step : kStoredPrecisions) {
+      for (const Precision need :
+           {Precision::kNone, Precision::kQ2, Precision::kQ3, kQ4, kQ8, kRaw16}) {
         for (int mask = 0; mask < 4; ++mask) {
           Ladder ladder(fresh);
           ladder.idle = step;

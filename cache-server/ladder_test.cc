@@ -75,7 +75,7 @@ class LadderTest : public ::testing::TestWithParam<bool> {
     PAGODA_ASSERT_OK(lookup);
     if (lookup->pages_size() == 0) return;
     v1::FetchRequest fetch = client_->FetchFor(*lookup);
-    if (rng() % 3 == 0) fetch.set_precision_max(kPrecisions[rng() % 5]);
+    if (rng() % 3 == 0) fetch.set_precision_max(kPrecisions[rng() % std::size(kPrecisions)]);
     const auto pages = client_->Fetch(fetch);
     PAGODA_ASSERT_OK(pages);
     for (size_t i = 0; i < pages->size(); ++i) {
@@ -92,14 +92,14 @@ class LadderTest : public ::testing::TestWithParam<bool> {
       PAGODA_EXPECT_OK(client_->Push(documents_[document]));
     } else if (dice < 94) {
       v1::SetLadderRequest request;
-      request.set_ladder(kPrecisions[rng() % 5]);
+      request.set_ladder(kPrecisions[rng() % std::size(kPrecisions)]);
       v1::SetLadderResponse response;
       EXPECT_TRUE(client_->admin().SetLadder(client_->Context().get(), request, &response).ok());
     } else if (dice < 98) {
       v1::EvictRequest request;
       request.mutable_filter()->set_key(std::string(documents_[document][rng() % 4].key.view()));
       constexpr v1::Tier kTiers[] = {v1::TIER_UNSPECIFIED, v1::TIER_HOST, v1::TIER_SSD};
-      request.mutable_filter()->set_tier(kTiers[rng() % 5]);
+      request.mutable_filter()->set_tier(kTiers[rng() % std::size(kTiers)]);
       v1::EvictResponse response;
       client_->admin().Evict(client_->Context().get(), request, &response);
     } else {

@@ -22,6 +22,41 @@ absl::Status FillLower(const HostPage& page, PageHeader& header,
              : kernels::CutPage(page.header(), SegmentsOf(page), header, targets);
 }
 
+// make(target), or at the next richer precision below the page's own as long as it cannot hold the
+// page's values.
+template <typename Make>
+auto AtFirstThatHolds(const HostPage& page, Precision target, Make make) {
+  auto made = make(target);
+  for (auto richer = kStoredPrecisions.rbegin(); richer != kStoredPrecisions.rend(); ++richer) {
+    if (made.status().code() != absl::StatusCode::kInvalidArgument) break;
+    if (*richer > target && *richer < page.precision()) made = make(*richer);
+  }
+  return made;
+}
+
+absl::StatusOr<StagedPage> StageAt(TieredStore& store, const HostPage& page, Precision target,
+                                   kernels::KLoLayers k_lo_layers) {
+  PAGODA_ASSIGN_OR_RETURN(PageHeader planned, PlanAtPrecision(page, target, k_lo_layers));
+  PAGODA_ASSIGN_OR_RETURN(StagedPage staged, store.Stage(page.header().scope, std::move(planned)));
+  std::vector<MutableByteSpan> targets;
+  for (size_t i = 0; i < staged.segment_count(); ++i) targets.push_back(staged.padded_segment(i));
+  PAGODA_RETURN_IF_ERROR(FillLower(page, staged.mutable_header(), targets));
+  return staged;
+}
+
+absl::StatusOr<std::shared_ptr<const EncodedCopy>> CopyAt(const HostPage& page, Precision target,
+                                                          kernels::KLoLayers k_lo_layers) {
+  auto copy = std::make_shared<EncodedCopy>();
+  PAGODA_ASSIGN_OR_RETURN(copy->header, PlanAtPrecision(page, target, k_lo_layers));
+  std::vector<MutableByteSpan> targets;
+  for (const SegmentEntry& segment : copy->header.segments) {
+    copy->segments.emplace_back(segment.stored_bytes());
+    targets.push_back(copy->segments.back().mutable_span());
+  }
+  PAGODA_RETURN_IF_ERROR(FillLower(page, copy->header, targets));
+  return std::shared_ptr<const EncodedCopy>(std::move(copy));
+}
+
 }  // namespace
 
 absl::StatusOr<PageHeader> PlanAtPrecision(const HostPage& page, Precision target,
@@ -76,26 +111,16 @@ Selection Select(const PageHeader& page, uint32_t layer_begin, uint32_t layer_en
 
 absl::StatusOr<StagedPage> StageAtPrecision(TieredStore& store, const HostPage& page,
                                             Precision target, kernels::KLoLayers k_lo_layers) {
-  PAGODA_ASSIGN_OR_RETURN(PageHeader planned, PlanAtPrecision(page, target, k_lo_layers));
-  PAGODA_ASSIGN_OR_RETURN(StagedPage staged, store.Stage(page.header().scope, std::move(planned)));
-  std::vector<MutableByteSpan> targets;
-  for (size_t i = 0; i < staged.segment_count(); ++i) targets.push_back(staged.padded_segment(i));
-  PAGODA_RETURN_IF_ERROR(FillLower(page, staged.mutable_header(), targets));
-  return staged;
+  return AtFirstThatHolds(page, target, [&](Precision precision) {
+    return StageAt(store, page, precision, k_lo_layers);
+  });
 }
 
 absl::StatusOr<std::shared_ptr<const EncodedCopy>> EncodeCopy(const HostPage& page,
                                                               Precision target,
                                                               kernels::KLoLayers k_lo_layers) {
-  auto copy = std::make_shared<EncodedCopy>();
-  PAGODA_ASSIGN_OR_RETURN(copy->header, PlanAtPrecision(page, target, k_lo_layers));
-  std::vector<MutableByteSpan> targets;
-  for (const SegmentEntry& segment : copy->header.segments) {
-    copy->segments.emplace_back(segment.stored_bytes());
-    targets.push_back(copy->segments.back().mutable_span());
-  }
-  PAGODA_RETURN_IF_ERROR(FillLower(page, copy->header, targets));
-  return std::shared_ptr<const EncodedCopy>(std::move(copy));
+  return AtFirstThatHolds(
+      page, target, [&](Precision precision) { return CopyAt(page, precision, k_lo_layers); });
 }
 
 absl::StatusOr<SsdForm> SsdFormAt(const HostPage& page, Precision target,

@@ -1,10 +1,11 @@
-// One page in, the same page at a lower precision out. raw16 is encoded once; q8 becomes q4 by
+// One page in, the same page at a lower precision out; where that cannot hold the page's values, at
+// the next richer one that can. raw16 is encoded once; q8 becomes q4 by
 // leaving the lo planes out, but for K in the layers of the model's profile; q3 and q2 are cut out
 // of hi. Nothing is ever quantized again.
 //
 // Threads  pure functions over immutable pages.   Cost  raw16: about 1.3 ns an element; q8: a copy
-// Errors   INVALID_ARGUMENT    K or V hold NaN, infinity or what scales cannot serve: such a page
-//                              stays what it is
+// Errors   INVALID_ARGUMENT    no precision below its own holds the page (NaN, infinity): it stays
+//                              what it is
 //          RESOURCE_EXHAUSTED  no room for the new form
 //          DATA_LOSS           the page's tables are not those of our planes
 #pragma once

@@ -170,10 +170,14 @@ std::optional<PlacedPage> PagePush::Stored(const PageKey& key) const {
   return answer->pages[0];
 }
 
+Precision PagePush::KeptPrecision() const {
+  return context_.models.LadderOf(header_.identity).fresh;
+}
+
 bool PagePush::KeepsStored(const PlacedPage& stored) const {
   if (stored.fidelity < header_.fidelity) return false;
-  // Sequences need q8 at most; a coarser page that was computed anew may have to give way to it.
-  return stored.precision >= Precision::kQ8;
+  // A coarser page may have to give way to one that was computed anew: see Commit().
+  return stored.precision >= std::max(Precision::kQ8, KeptPrecision());
 }
 
 void PagePush::AddPiece(const PieceView& piece) {
@@ -220,7 +224,7 @@ void PagePush::CompareContent() const {
   if (stored->header().content_hash != header_.content_hash) context_.metrics.OnPusherMismatch();
 }
 
-absl::StatusOr<PushedPage> PagePush::Commit(Precision keep_at_least) {
+absl::StatusOr<PushedPage> PagePush::Commit(const PageNeed& need) {
   PAGODA_RETURN_IF_ERROR(status_);
   if (segment_ != header_.segments.size()) {
     return absl::InvalidArgumentError(
@@ -231,6 +235,9 @@ absl::StatusOr<PushedPage> PagePush::Commit(Precision keep_at_least) {
     CompareContent();
     return pushed;
   }
+  // Windows are served at q8, too. More than its ladder keeps is not worth a replacement.
+  const Precision keep_at_least = std::max(need.in_window ? Precision::kQ8 : Precision::kNone,
+                                           std::min(need.precision, KeptPrecision()));
   PAGODA_ASSIGN_OR_RETURN(
       pushed.outcome, context_.store.Commit(*std::move(staged_), {.keep_at_least = keep_at_least}));
   staged_.reset();

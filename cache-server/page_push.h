@@ -44,8 +44,9 @@ class PagePush {
   uint64_t end_position() const { return header_.base_position + header_.page_tokens; }
 
   void AddPiece(const PieceView& piece);
-  // The last call. `keep_at_least`: what sequences need of this page; see CommitOptions.
-  absl::StatusOr<PushedPage> Commit(Precision keep_at_least);
+  // The last call. `need`: of the sequences that hold this page. One that is stored below it gives
+  // way, as far as the model's ladder keeps the better one.
+  absl::StatusOr<PushedPage> Commit(const PageNeed& need);
 
  private:
   absl::Status Begin(const v1::PushPage& page);
@@ -56,6 +57,8 @@ class PagePush {
   absl::Status Add(const PieceView& piece);
   // What is stored under this key in this scope, if anything.
   std::optional<PlacedPage> Stored(const PageKey& key) const;
+  // What the ladder keeps while nobody needs more.
+  Precision KeptPrecision() const;
   bool KeepsStored(const PlacedPage& stored) const;
   void CompareContent() const;
 

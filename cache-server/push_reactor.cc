@@ -1,6 +1,5 @@
 #include "cache-server/push_reactor.h"
 
-#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -205,7 +204,7 @@ absl::Status PushReactor::Process() {
 }
 
 void PushReactor::CommitPage() {
-  Precision keep_at_least = Precision::kNone;
+  PageNeed need;
   if (page_->status().ok() && sequence_.has_value()) {
     // Attached before it can be seen: otherwise it might be encoded at once.
     const SequencePage attached{page_->page(), page_->end_position()};
@@ -216,11 +215,9 @@ void PushReactor::CommitPage() {
       page_.reset();
       return;
     }
-    const PageNeed need = context_.encoder.NeedOf(page_->page().record);
-    // Windows are served at q8, too.
-    keep_at_least = std::min(need.precision, Precision::kQ8);
+    need = context_.encoder.NeedOf(page_->page().record);
   }
-  const absl::StatusOr<PushedPage> pushed = page_->Commit(keep_at_least);
+  const absl::StatusOr<PushedPage> pushed = page_->Commit(need);
   if (pushed.ok()) context_.encoder.Consider(pushed->page);
   Answer(*page_, pushed);
   page_.reset();

@@ -205,8 +205,12 @@ PageForms Server::Parts::FormsOfPages() {
     const absl::Duration start = clock.Monotonic();
     absl::StatusOr<SsdForm> form = SsdFormAt(page, target, models.KLoLayersOf(identity));
     if (!form.ok()) return std::nullopt;  // NaN or infinity: written as it is
-    metrics.OnEncoded(EncodePlace::kSsd, target, 0, clock.Monotonic() - start);
+    metrics.OnEncoded(EncodePlace::kSsd, PrecisionOf(form->header.planes), 0,
+                      clock.Monotonic() - start);
     return *std::move(form);
+  };
+  forms.ssd_precision = [this](const HostPage& page) {
+    return SsdPrecision(models.LadderOf(page.header().identity), page.precision());
   };
   return forms;
 }

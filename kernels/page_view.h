@@ -5,7 +5,8 @@
 // form, in memory of its own, so that its tiles read like those of q4.
 //
 // Threads    immutable after Make(). Copies share what was widened.
-// Ownership  the caller keeps the segments' memory alive and unchanged while tiles are read.
+// Ownership  the caller keeps the segments' memory alive and unchanged while tiles are read. Make()
+//            itself reads that of q3 and q2 alone: there it must be the host's.
 // Errors     INVALID_ARGUMENT     shape invalid; span count differs from the segment table; a span
 //                                 shorter than its segment, or not 64-byte aligned; at_most is not
 //                                 raw16, q8 or q4; k_lo_layers are not the shape's

@@ -1,6 +1,6 @@
 // Fuzz target: arbitrary bytes as a page from the wire. Whatever the header says, a view of it
-// refuses or points inside the given bytes; AddressSanitizer sees the rest, as every part of every
-// tile is read.
+// refuses or points inside the given bytes, and so does cutting poorer pages out of it;
+// AddressSanitizer sees the rest, as every part of every tile is read.
 // Method: the input as it is; then as edits of a sound header, with the checksum put right: the
 // first bytes choose shape and precision, each three after them one byte to change.
 #include <sanitizer/asan_interface.h>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/aligned_buffer.h"
+#include "kernels/codec.h"
 #include "kernels/page_view.h"
 #include "storage/base/check.h"
 #include "storage/base/testing/mended_header.h"
@@ -38,6 +39,21 @@ uint64_t ReadTile(const PageTile& tile, const PageShape& shape) {
          SumOf(tile.v_lo, bytes(PlaneId::kVLo).second) +
          SumOf(tile.sink_k, bytes(PlaneId::kSinkRows).first) +
          SumOf(tile.sink_v, bytes(PlaneId::kSinkRows).second);
+}
+
+// Every poorer page that this one says it contains, as workers cut what they were served.
+void Cut(const PageHeader& header, const std::vector<ByteSpan>& spans) {
+  for (const Precision target : kStoredPrecisions) {
+    absl::StatusOr<PageHeader> cut = PlanCutHeader(header, target);
+    if (!cut.ok()) continue;
+    std::vector<AlignedBuffer> memory;
+    std::vector<MutableByteSpan> targets;
+    for (const SegmentEntry& segment : cut->segments) {
+      memory.emplace_back(segment.stored_bytes());
+      targets.push_back(memory.back().mutable_span());
+    }
+    CutPage(header, spans, *cut, targets).IgnoreError();
+  }
 }
 
 void ReadPage(ByteSpan page) {
@@ -73,6 +89,7 @@ void ReadPage(ByteSpan page) {
     }
     PAGODA_CHECK(sum != ~uint64_t{0});  // keeps the reads
   }
+  Cut(*header, spans);
   // A reader with a layer profile: where it can read a layer, K lo is there if it asks for it.
   const int32_t k_lo_layer = shape.layer_count / 2;
   const auto view =

@@ -137,6 +137,8 @@ struct PageForms {
   std::function<bool(const RecordKey&, const ScopeId&)> shed;
   // The form in which a page is written to SSD; nothing: as it is in memory.
   std::function<std::optional<SsdForm>(const HostPage&)> on_ssd;
+  // The precision of that form; null where on_ssd is.
+  std::function<Precision(const HostPage&)> ssd_precision;
 };
 
 struct EvictResult {
@@ -352,6 +354,7 @@ class TieredStore {
   void WritePage(const RecordKey& key, uint64_t incarnation) ABSL_LOCKS_EXCLUDED(mutex_);
   // The form of a page on SSD, by PageForms.
   std::optional<SsdForm> FormOnSsd(const HostPage& page) const ABSL_LOCKS_EXCLUDED(mutex_);
+  Precision SsdPrecisionOf(const HostPage& page) const ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishWrite(EntryId id, const HostPagePtr& page, const CopyInfo& written,
                    const absl::Status& status, Aftermath& after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -38,7 +38,7 @@ class FormsTest : public StoreTest {
     return answer;
   }
   static std::optional<SsdForm> Q4Form(const HostPage& host, const TestPage& page) {
-    if (host.precision() != Precision::kQ8) return std::nullopt;
+    if (host.precision() <= Precision::kQ4) return std::nullopt;
     const TestPage q4 = At(page, Precision::kQ4);
     SsdForm form;
     form.header = HeaderOf(q4);
@@ -104,6 +104,33 @@ TEST_F(FormsTest, TheSameFormIsNotWrittenTwice) {
   PAGODA_ASSERT_OK(store_->Flush());
   EXPECT_EQ(store_->Stats().counters.ssd_written_bytes, written);
   EXPECT_EQ(store_->Stats().dirty_page_count, 0);
+  ExpectExact();
+}
+
+// Memory comes down, and what SSD would get of it is what it has.
+TEST_F(FormsTest, APoorerFormOnSsdIsNotWrittenAgain) {
+  Open();
+  const TestPage page = TestRoot(1);
+  PageForms forms;
+  forms.on_ssd = [&](const HostPage& host) { return Q4Form(host, page); };
+  forms.ssd_precision = [](const HostPage& host) {
+    return std::min(host.precision(), Precision::kQ4);
+  };
+  store_->SetPageForms(forms);
+  PAGODA_ASSERT_OK(Push(page));
+  PersistAll({page});
+  const int64_t written = store_->Stats().counters.ssd_written_bytes;
+  const TestPage q8 = At(page, Precision::kQ8);
+  PAGODA_ASSERT_OK(store_->ReplaceEncoding(Get(page), Staged(q8), SsdCopy::kFollows));
+  PAGODA_ASSERT_OK(store_->Flush());
+  EXPECT_EQ(store_->Stats().counters.ssd_written_bytes, written);
+  EXPECT_EQ(store_->Stats().dirty_page_count, 0);
+  // A form that is not due to be there is replaced.
+  forms.ssd_precision = nullptr;
+  forms.on_ssd = nullptr;
+  store_->SetPageForms(forms);
+  PAGODA_ASSERT_OK(Lower(q8, SsdCopy::kFollows));
+  EXPECT_EQ(store_->Stats().dirty_page_count, 0);  // q4 it has
   ExpectExact();
 }
 

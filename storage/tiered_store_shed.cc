@@ -67,6 +67,7 @@ bool TieredStore::MayShed(EntryId id) const {
   const Precision precision = entry.host->precision();
   if (precision <= forms_.shed_floor || precision > Precision::kRaw16) return false;
   if (entry.locked() || entry.quarantined || demoting_.contains(id)) return false;
+  if (entry.queued) return false;  // a write is on its way: then SSD has what memory gives up
   return GuardOf(TierKind::kHost, /*presser=*/nullptr).MayTake(CandidateOf(TierKind::kHost, id));
 }
 

@@ -195,6 +195,7 @@ absl::Status TieredStore::ReplaceEncoding(const HostPagePtr& expected, StagedPag
     return absl::InvalidArgumentError("page: the new encoding is of another page or content");
   }
   PAGODA_ASSIGN_OR_RETURN(const HostPagePtr frozen, StagedPage::Freeze(std::move(page)));
+  const Precision ssd_precision = SsdPrecisionOf(*frozen);
   HostPagePtr old;
   absl::MutexLock lock(&mutex_);
   if (closing_) return absl::UnavailableError("store: shutting down");
@@ -207,9 +208,14 @@ absl::Status TieredStore::ReplaceEncoding(const HostPagePtr& expected, StagedPag
   const DirectoryEntry& entry = directory_.at(id);
   const CopyInfo form = {frozen->bytes(), frozen->planes(), frozen->precision(),
                          frozen->header().fidelity};
-  // Nothing to write: SSD has all of the page, and keeps it, or has this very form.
+  // Nothing to write: SSD has all of the page, and keeps it, or has this very form, or the poorer
+  // one that would be written of it again.
   const bool on_disk = entry.on_ssd() && !entry.dirty;
-  const bool clean = on_disk && (on_ssd == SsdCopy::kStays || directory_.ssd_copy_of(id) == form);
+  const CopyInfo copy = directory_.ssd_copy_of(id);
+  const bool written =
+      copy == form || (ssd_precision < form.precision && copy.precision == ssd_precision &&
+                       copy.fidelity == form.fidelity);
+  const bool clean = on_disk && (on_ssd == SsdCopy::kStays || written);
   old = directory_.SetHost(id, frozen, /*dirty=*/!clean);
   if (!clean && entry.on_ssd()) QueueWrite(id);
   return absl::OkStatus();
@@ -259,6 +265,15 @@ std::optional<SsdForm> TieredStore::FormOnSsd(const HostPage& page) const {
   }
   if (form == nullptr) return std::nullopt;
   return form(page);
+}
+
+Precision TieredStore::SsdPrecisionOf(const HostPage& page) const {
+  std::function<Precision(const HostPage&)> precision;
+  {
+    absl::MutexLock lock(&mutex_);
+    precision = forms_.ssd_precision;
+  }
+  return precision == nullptr ? page.precision() : precision(page);
 }
 
 void TieredStore::WritePage(const RecordKey& key, uint64_t incarnation) {

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 #include <thread>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -260,66 +262,74 @@ class Measure {
     return absl::OkStatus();
   }
 
-  absl::Status Run(bool shuffled, int threads, std::vector<AttentionBenchRow>& rows) {
+  // Numbers of threads take turns, so that a moment of the machine meets all of them.
+  absl::Status Run(bool shuffled, std::vector<AttentionBenchRow>& rows) {
     for (Pool& pool : pools_) pool.Order(shuffled);
-    samples_.assign(pools_.size() * options_.group_counts.size(), {});
+    samples_.clear();
     for (int round = 0; round < options_.rounds; ++round) {
       PAGODA_RETURN_IF_ERROR(CheckInterrupted());
-      PAGODA_RETURN_IF_ERROR(Round(threads));
+      PAGODA_RETURN_IF_ERROR(Round());
     }
-    AddRows(shuffled, threads, rows);
+    for (size_t i = 0; i < options_.thread_counts.size(); ++i) AddRows(shuffled, i, rows);
     return absl::OkStatus();
   }
 
  private:
-  Samples& At(size_t pool, size_t group) {
-    return samples_[pool * options_.group_counts.size() + group];
+  Samples& At(size_t threads, size_t pool, size_t group) {
+    return samples_[{threads, pool, group}];
   }
 
-  absl::Status Round(int threads) {
+  absl::Status Round() {
     for (size_t group = 0; group < options_.group_counts.size(); ++group) {
       Decoder decoder(head_dim_, options_.group_counts[group], options_.float_codes);
       for (size_t i = 0; i < pools_.size(); ++i) {
         const Pool& pool = pools_[i];
-        std::atomic<uint64_t> sum{0};  // so that reading is not left out
-        At(i, group).read_seconds.push_back(
-            Share(threads, pool.tiles().size(),
-                  [&](int, size_t begin, size_t end) { sum += pool.Read(begin, end); }));
-        PAGODA_ASSIGN_OR_RETURN(const double seconds, decoder.Seconds(pool, threads));
-        At(i, group).seconds.push_back(seconds);
+        for (size_t t = 0; t < options_.thread_counts.size(); ++t) {
+          const int threads = options_.thread_counts[t];
+          std::atomic<uint64_t> sum{0};  // so that reading is not left out
+          At(t, i, group)
+              .read_seconds.push_back(
+                  Share(threads, pool.tiles().size(),
+                        [&](int, size_t begin, size_t end) { sum += pool.Read(begin, end); }));
+          PAGODA_ASSIGN_OR_RETURN(const double seconds, decoder.Seconds(pool, threads));
+          At(t, i, group).seconds.push_back(seconds);
+        }
       }
     }
     return absl::OkStatus();
   }
 
-  void AddRows(bool shuffled, int threads, std::vector<AttentionBenchRow>& rows) {
+  void AddRows(bool shuffled, size_t threads, std::vector<AttentionBenchRow>& rows) {
     const auto raw =
         std::find(options_.precisions.begin(), options_.precisions.end(), Precision::kRaw16) -
         options_.precisions.begin();
     for (size_t i = 0; i < pools_.size(); ++i) {
       for (size_t group = 0; group < options_.group_counts.size(); ++group) {
-        const Samples& samples = At(i, group);
+        const Samples& samples = At(threads, i, group);
         const auto bytes = static_cast<double>(pools_[i].plane_bytes());
         const auto tokens = static_cast<double>(pools_[i].token_count());
         std::vector<double> of_bound;
         std::vector<double> speedups;
+        std::vector<double> scaling;
         for (int r = 0; r < options_.rounds; ++r) {
           of_bound.push_back(samples.read_seconds[r] / samples.seconds[r]);
+          scaling.push_back(At(0, i, group).seconds[r] / samples.seconds[r]);
           if (raw == static_cast<ptrdiff_t>(pools_.size())) continue;
-          const double raw_ns = At(raw, group).seconds[r] / pools_[raw].token_count();
+          const double raw_ns = At(threads, raw, group).seconds[r] / pools_[raw].token_count();
           speedups.push_back(raw_ns / (samples.seconds[r] / tokens));
         }
         rows.push_back({.precision = options_.precisions[i],
                         .head_dim = head_dim_,
                         .group_count = options_.group_counts[group],
                         .shuffled = shuffled,
-                        .threads = threads,
+                        .threads = options_.thread_counts[threads],
                         .tokens = pools_[i].token_count(),
                         .ns_per_token = Median(samples.seconds) / tokens * 1e9,
                         .bytes_per_second = bytes / Median(samples.seconds),
                         .bound_bytes_per_second = bytes / Median(samples.read_seconds),
                         .of_bound = Median(of_bound),
-                        .speedup_vs_raw16 = speedups.empty() ? 0 : Median(speedups)});
+                        .speedup_vs_raw16 = speedups.empty() ? 0 : Median(speedups),
+                        .scaling = Median(scaling)});
       }
     }
   }
@@ -327,7 +337,7 @@ class Measure {
   const AttentionBenchOptions& options_;
   const int32_t head_dim_;
   std::vector<Pool> pools_;
-  std::vector<Samples> samples_;
+  std::map<std::tuple<size_t, size_t, size_t>, Samples> samples_;  // threads, pool, group
 };
 
 }  // namespace
@@ -347,12 +357,9 @@ absl::StatusOr<std::vector<AttentionBenchRow>> RunAttentionBench(
     progress(absl::StrFormat("head_dim %d, making pages", head_dim));
     Measure measure(options, head_dim);
     PAGODA_RETURN_IF_ERROR(measure.MakePools());
-    for (const int threads : options.thread_counts) {
-      for (const bool shuffled : options.shuffled) {
-        progress(absl::StrFormat("head_dim %d, %s, threads %d", head_dim,
-                                 shuffled ? "shuffled" : "in order", threads));
-        PAGODA_RETURN_IF_ERROR(measure.Run(shuffled, threads, rows));
-      }
+    for (const bool shuffled : options.shuffled) {
+      progress(absl::StrFormat("head_dim %d, %s", head_dim, shuffled ? "shuffled" : "in order"));
+      PAGODA_RETURN_IF_ERROR(measure.Run(shuffled, rows));
     }
   }
   return rows;
@@ -368,7 +375,8 @@ std::string AttentionBenchText(const std::vector<AttentionBenchRow>& rows, const
                    {"GB/s", Align::kRight},
                    {"read GB/s", Align::kRight},
                    {"of read", Align::kRight},
-                   {"over raw16", Align::kRight}});
+                   {"over raw16", Align::kRight},
+                   {"scaling", Align::kRight}});
   for (const AttentionBenchRow& row : rows) {
     table.AddRow({std::string(PrecisionName(row.precision)), absl::StrCat(row.head_dim),
                   absl::StrCat(row.group_count), row.shuffled ? "shuffled" : "in order",
@@ -376,7 +384,8 @@ std::string AttentionBenchText(const std::vector<AttentionBenchRow>& rows, const
                   absl::StrFormat("%.2f", row.bytes_per_second * 1e-9),
                   absl::StrFormat("%.2f", row.bound_bytes_per_second * 1e-9),
                   absl::StrFormat("%.2f", row.of_bound),
-                  row.speedup_vs_raw16 > 0 ? absl::StrFormat("%.2f", row.speedup_vs_raw16) : "-"});
+                  row.speedup_vs_raw16 > 0 ? absl::StrFormat("%.2f", row.speedup_vs_raw16) : "-",
+                  absl::StrFormat("%.2f", row.scaling)});
   }
   return absl::StrCat("decode attention, ", isa, ", pages of ", kPageTokens, " tokens\n\n",
                       table.Render());
@@ -396,7 +405,8 @@ Json AttentionBenchJson(const std::vector<AttentionBenchRow>& rows, const std::s
                     {"gbps", row.bytes_per_second * 1e-9},
                     {"bound_gbps", row.bound_bytes_per_second * 1e-9},
                     {"of_bound", row.of_bound},
-                    {"speedup_vs_raw16", row.speedup_vs_raw16}});
+                    {"speedup_vs_raw16", row.speedup_vs_raw16},
+                    {"scaling", row.scaling}});
   }
   return {{"rows", std::move(list)}};
 }

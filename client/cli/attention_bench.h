@@ -43,6 +43,7 @@ struct AttentionBenchRow {
   double bound_bytes_per_second = 0;  // the plain read
   double of_bound = 0;                // of pairs in one round
   double speedup_vs_raw16 = 0;        // likewise; 0 without raw16
+  double scaling = 0;                 // likewise, over the first number of threads
 };
 
 absl::StatusOr<std::vector<AttentionBenchRow>> RunAttentionBench(

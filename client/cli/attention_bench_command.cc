@@ -65,12 +65,13 @@ void AddAttentionBenchCommand(CommandLine& commands, CLI::App* bench) {
       bench, "attention", "Measure decode attention on pages against raw16 and a plain read",
       "One query position over more pages than any cache holds, as the worker decodes. A round\n"
       "reads and attends at every precision in turn; rows are medians, ratios medians of pairs\n"
-      "within a round. Wall time: an idle machine is needed.\n\n"
+      "within a round; scaling is over the first of --threads. Wall time: an idle machine is\n"
+      "needed.\n\n"
       "Example: pagoda bench attention\n"
       "         pagoda bench attention --head-dim 128 --gqa 8 --threads 1,2 --order shuffled\n"
       "         pagoda bench attention --isa avx2 --json\n\n"
       "JSON keys: rows[] {isa, precision, head_dim, gqa, order, threads, tokens, ns_per_token,\n"
-      "  gbps, bound_gbps, of_bound, speedup_vs_raw16}\n");
+      "  gbps, bound_gbps, of_bound, speedup_vs_raw16, scaling}\n");
   app->add_option("--precision", flags->precisions, "raw16, q8, q4")
       ->type_name("P,...")
       ->delimiter(',')

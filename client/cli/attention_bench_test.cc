@@ -50,8 +50,9 @@ TEST(AttentionBenchTest, ARowForEachCombination) {
   EXPECT_EQ(seen.size(), 3u * 2 * 2 * 2 * 2);
   EXPECT_EQ(rows->size(), seen.size());
   const Json json = AttentionBenchJson(*rows, "portable");
-  for (const char* const key : {"isa", "precision", "head_dim", "gqa", "order", "threads", "tokens",
-                                "ns_per_token", "gbps", "bound_gbps", "speedup_vs_raw16"}) {
+  for (const char* const key :
+       {"isa", "precision", "head_dim", "gqa", "order", "threads", "tokens", "ns_per_token", "gbps",
+        "bound_gbps", "speedup_vs_raw16", "scaling"}) {
     EXPECT_TRUE(json["rows"][0].contains(key)) << key;
   }
   EXPECT_THAT(AttentionBenchText(*rows, "portable"), HasSubstr("shuffled"));

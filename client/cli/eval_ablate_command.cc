@@ -267,7 +267,7 @@ absl::Status RunAblate(const AblateOptions& options) {
   PAGODA_ASSIGN_OR_RETURN(std::vector<lab::AblationRow> rows, ChosenRows(options, plan));
   AblationRun run = {
       .model = IdentityOf(inputs.engine->model_spec()).hex(),
-      .settings = absl::StrFormat("%d tokens, window %d, q8 to %d, K lo in [%s], %s",
+      .settings = absl::StrFormat("%d tokens, window %d, q8 to %d, K lo in [%s], cold q2, %s",
                                   options.flags.token_count, plan.window_tokens, plan.q8_tokens,
                                   absl::StrJoin(plan.k_lo_layers, " "),
                                   options.in_process                  ? "no daemon"

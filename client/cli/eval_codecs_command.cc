@@ -134,7 +134,7 @@ void AddEvalCodecsCommand(CommandLine& commands, CLI::App* eval) {
   auto options = std::make_shared<CodecsOptions>();
   CLI::App* const app = commands.AddApp(
       eval, "codecs", "Our codec beside those of others: bits, NLL, KL divergence",
-      "Teacher-forced as in eval ppl. q8 and q4 go through the worker's encoder and kernels. All\n"
+      "Teacher-forced as in eval ppl. q8 to q2 go through the worker's encoder and kernels. All\n"
       "others are round trips of K and V that have left the window: llama.cpp's q8_0 and q4_0,\n"
       "with Hadamard (+H) and without; KIVI; Transformers' QuantizedCache (hf4); KVarN; and eKV,\n"
       "the top K and V bits of our own code (e44 is q4 and e88 is q8 in plain float "

@@ -59,6 +59,8 @@ TEST(ModelShapeTest, SharesOfRaw16) {
     const double q8 = static_cast<double>(StoredPageBytes(*shape, Precision::kQ8)) / raw;
     EXPECT_LE(q4, 0.28);
     EXPECT_LE(q8, 0.55);
+    EXPECT_LE(static_cast<double>(StoredPageBytes(*shape, Precision::kQ3)) / raw, 0.22);
+    EXPECT_LE(static_cast<double>(StoredPageBytes(*shape, Precision::kQ2)) / raw, 0.16);
     // 8192 tokens whose last 128 are raw16, and the page that the window cuts.
     const double exact = 3 * static_cast<double>(StoredPageBytes(*shape, Precision::kRaw16)) / raw;
     EXPECT_LE((125 * q4 + exact) / 128, 0.30);

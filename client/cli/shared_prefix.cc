@@ -27,10 +27,6 @@ class SharedPrefix::Reader : public PrefixCache {
     return cache_.Load(prompt_ids.subspan(0, static_cast<size_t>(token_count_) + 1), sequence);
   }
   void StorePage(const KvSequence&, int64_t, absl::Span<const uint32_t>) override {}
-  bool FetchEncoded(const KvSequence& sequence, int64_t page_index, PageBuffer& page) override {
-    if ((page_index + 1) * sequence.page_tokens() > token_count_) return false;
-    return cache_.FetchEncoded(sequence, page_index, page);
-  }
   void Advance(int64_t token_count) override { cache_.Advance(token_count); }
   void Finish() override { cache_.Finish(); }
 

@@ -19,6 +19,10 @@
 #include "storage/ssd_tier.h"
 #include "storage/tiered_store.h"
 
+// jemalloc's, where it is linked.
+extern "C" int mallctl(const char* name, void* old, size_t* old_size, void* fresh,
+                       size_t fresh_size) __attribute__((weak));
+
 namespace pagoda::cli {
 namespace {
 
@@ -63,7 +67,18 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+// By whichever allocator this program runs on.
 int64_t AllocatedBytes() {
+  if (mallctl != nullptr) {
+    uint64_t epoch = 1;
+    size_t allocated = 0;
+    size_t size = sizeof(epoch);
+    mallctl("epoch", &epoch, &size, &epoch, size);  // statistics as of now
+    size = sizeof(allocated);
+    if (mallctl("stats.allocated", &allocated, &size, nullptr, 0) == 0) {
+      return static_cast<int64_t>(allocated);
+    }
+  }
   const struct mallinfo2 info = mallinfo2();
   return static_cast<int64_t>(info.uordblks + info.hblkhd);
 }

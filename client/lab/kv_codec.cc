@@ -26,8 +26,10 @@ struct Shape {
 KvCodec Product(const Shape& shape, Precision precision) {
   const bool q8 = precision == Precision::kQ8;
   KvCodec codec;
-  codec.rule = q8 ? "both planes, the product's kernels" : "hi plane, the product's kernels";
-  codec.v_bits = q8 ? 8 + 2 * shape.ScaleBits() : 4 + shape.ScaleBits();
+  codec.rule = q8                            ? "both planes, the product's kernels"
+               : precision == Precision::kQ4 ? "hi plane, the product's kernels"
+                                             : "top codes, the product's kernels";
+  codec.v_bits = static_cast<int>(precision) + (q8 ? 2 : 1) * shape.ScaleBits();
   codec.k_bits = codec.v_bits + shape.MeanBits();
   codec.product = precision;
   return codec;
@@ -115,8 +117,10 @@ constexpr Entry kEntries[] = {
     {"kivi4", Heads::kOf64, [](const Shape& shape) { return Kivi(shape, 4); }},
     {"hf4", Heads::kOf64, QuantizedCache},
     {"e43", Heads::kAny, [](const Shape& shape) { return Prefix(shape, 4, 3); }},
+    {"q3", Heads::kAny, [](const Shape& shape) { return Product(shape, Precision::kQ3); }},
     {"e33", Heads::kAny, [](const Shape& shape) { return Prefix(shape, 3, 3); }},
     {"e32", Heads::kAny, [](const Shape& shape) { return Prefix(shape, 3, 2); }},
+    {"q2", Heads::kAny, [](const Shape& shape) { return Product(shape, Precision::kQ2); }},
     {"e22", Heads::kAny, [](const Shape& shape) { return Prefix(shape, 2, 2); }},
     {"kvarn2", Heads::kOf64, [](const Shape& shape) { return KVarNCodec(shape, 2); }},
     {"kivi2", Heads::kOf64, [](const Shape& shape) { return Kivi(shape, 2); }},

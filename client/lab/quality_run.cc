@@ -84,9 +84,6 @@ class TextReader {
     if (cache_ == nullptr) return;
     const double start = Now();
     cost_.hit_tokens = cache_->Load(ids_, sequence_).tokens;
-    sequence_.set_fetch_encoded([this](const KvSequence& from, int64_t page, PageBuffer& buffer) {
-      return cache_->FetchEncoded(from, page, buffer);
-    });
     cost_.ttft_seconds += Now() - start;
   }
 
@@ -274,7 +271,7 @@ absl::StatusOr<ReadingResult> CompareCoded(ForwardPass& pass, const ExactReading
   const kernels::PageShape& shape = pass.model().page_shape();
   if (shape.head_dim > CodedAttention::kHeadDimMax) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "lab: codec %s on heads of %d channels, at most %d; q8 and q4 have no such limit",
+        "lab: codec %s on heads of %d channels, at most %d; q8 to q2 have no such limit",
         codec.name, shape.head_dim, CodedAttention::kHeadDimMax));
   }
   CodedAttention coded(codec, shape, window_tokens);

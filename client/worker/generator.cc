@@ -63,10 +63,6 @@ absl::StatusOr<GenerateResult> Generator::Generate(absl::Span<const uint32_t> pr
   const FinishAtExit finish(options.cache);
   if (options.cache != nullptr) {
     result.hit = options.cache->Load(prompt_ids, sequence);
-    sequence.set_fetch_encoded(
-        [cache = options.cache](const KvSequence& from, int64_t page_index, PageBuffer& page) {
-          return cache->FetchEncoded(from, page_index, page);
-        });
   }
   const double loaded = Now();
   result.load_seconds = loaded - start;
@@ -74,7 +70,8 @@ absl::StatusOr<GenerateResult> Generator::Generate(absl::Span<const uint32_t> pr
   result.prefill_seconds = Now() - loaded;
   PAGODA_RETURN_IF_ERROR(RunDecode(request, on_token, start, &result));
   result.kv_bytes_per_token =
-      static_cast<double>(sequence.stored_bytes()) / static_cast<double>(sequence.token_count());
+      static_cast<double>(sequence.stored_bytes() + sequence.widened_bytes()) /
+      static_cast<double>(sequence.token_count());
   result.raw16_bytes_per_token = static_cast<double>(sequence.raw16_bytes_per_token());
   return result;
 }

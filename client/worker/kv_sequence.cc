@@ -132,28 +132,23 @@ absl::Status KvSequence::SetEncoded(Page& page, std::unique_ptr<PageBuffer> enco
   PAGODA_ASSIGN_OR_RETURN(
       kernels::PageView full,
       kernels::PageView::Make(shape_, encoded->header(), encoded->segments(), Precision::kQ8));
-  std::unique_ptr<PageBuffer> aged;
-  if (options_.precision < Precision::kQ4 &&
-      PrecisionOf(encoded->header().planes) > options_.precision) {
-    PAGODA_ASSIGN_OR_RETURN(PageBuffer cut, encoded->CutTo(options_.precision, {}));
-    aged = std::make_unique<PageBuffer>(std::move(cut));
+  std::optional<kernels::PageView> mode = full;
+  if (options_.precision >= Precision::kQ4) {
+    PAGODA_ASSIGN_OR_RETURN(mode,
+                            kernels::PageView::Make(shape_, encoded->header(), encoded->segments(),
+                                                    options_.precision, KLoLayers()));
+  } else if (full.precision() > options_.precision) {
+    PAGODA_RETURN_IF_ERROR(kernels::PlanCutHeader(encoded->header(), options_.precision).status());
+    mode.reset();  // cut once it has aged
   }
-  kernels::PageView mode = full;
-  if (aged != nullptr || options_.precision >= Precision::kQ4) {
-    const PageBuffer& read = aged != nullptr ? *aged : *encoded;
-    PAGODA_ASSIGN_OR_RETURN(
-        mode, kernels::PageView::Make(shape_, read.header(), read.segments(),
-                                      std::max(options_.precision, Precision::kQ4), KLoLayers()));
-  }
-  if (mode.precision() != options_.precision) {
+  if (mode.has_value() && mode->precision() != options_.precision) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "sequence: encoded page reads as %s, needed %s with K lo in %d layers",
-        PrecisionName(mode.precision()), PrecisionName(options_.precision), KLoLayers().size()));
+        PrecisionName(mode->precision()), PrecisionName(options_.precision), KLoLayers().size()));
   }
   page.full_view = std::move(full);
   page.mode_view = std::move(mode);
   page.encoded = std::move(encoded);
-  page.aged = std::move(aged);
   return absl::OkStatus();
 }
 
@@ -173,6 +168,7 @@ void KvSequence::Prepare(int64_t first_query_page, int64_t last_query_page, Thre
     pages_.push_back(std::move(page));
   }
   EncodePages(encoded_count, pool);
+  CutPages(AgedPageCount(last_query_page), pool);
   peak_bytes_ = std::max(peak_bytes_, stored_bytes() + widened_bytes());
   FreeRaw(EncodedPageCount(first_query_page));
   FreeLo(AgedPageCount(first_query_page));
@@ -184,14 +180,8 @@ void KvSequence::Prepare(int64_t first_query_page, int64_t last_query_page, Thre
 void KvSequence::EncodePages(int64_t page_count, ThreadPool& pool) {
   std::vector<int64_t> missing;
   for (int64_t index = freed_page_count_; index < page_count; ++index) {
-    Page& page = pages_[index];
+    const Page& page = pages_[index];
     if (page.encoded != nullptr || page.codes_cannot_hold) continue;
-    if (fetch_encoded_ != nullptr) {
-      auto fetched = std::make_unique<PageBuffer>(NewPage(index, encoded_precision()));
-      if (fetch_encoded_(*this, index, *fetched) && SetEncoded(page, std::move(fetched)).ok()) {
-        continue;
-      }
-    }
     missing.push_back(index);
   }
   pool.ParallelFor(static_cast<int64_t>(missing.size()),
@@ -207,11 +197,35 @@ void KvSequence::EncodeHere(Page& page) {
       kernels::EncodePage(page.raw->header(), page.raw->segments(), encoded->mutable_header(),
                           encoded->mutable_segments());
   if (!status.ok()) {
-    // Infinities or NaN: the model is broken there already, and every run reads it raw.
+    // Infinities, NaN, or magnitudes far beyond any model's: it is broken there already, and every
+    // run reads the page raw.
     page.codes_cannot_hold = true;
     return;
   }
   PAGODA_CHECK(SetEncoded(page, std::move(encoded)).ok());
+}
+
+void KvSequence::CutPages(int64_t page_count, ThreadPool& pool) {
+  std::vector<int64_t> richer;
+  for (int64_t index = aged_page_count_; index < page_count; ++index) {
+    const Page& page = pages_[index];
+    if (page.encoded != nullptr && !page.mode_view.has_value()) richer.push_back(index);
+  }
+  pool.ParallelFor(static_cast<int64_t>(richer.size()),
+                   [&](int64_t task, int) { CutHere(pages_[richer[task]]); });
+}
+
+void KvSequence::CutHere(Page& page) {
+  absl::StatusOr<PageBuffer> cut = page.encoded->CutTo(options_.precision, {});
+  if (!cut.ok()) {  // scales that fewer bits cannot have: as in EncodeHere()
+    page.mode_view = page.full_view;
+    return;
+  }
+  page.aged = std::make_unique<PageBuffer>(*std::move(cut));
+  absl::StatusOr<kernels::PageView> view =
+      kernels::PageView::Make(shape_, page.aged->header(), page.aged->segments(), Precision::kQ4);
+  PAGODA_CHECK(view.ok());
+  page.mode_view = *std::move(view);
 }
 
 void KvSequence::FreeRaw(int64_t page_count) {
@@ -228,6 +242,11 @@ void KvSequence::FreeLo(int64_t page_count) {
   for (; aged_page_count_ < page_count; ++aged_page_count_) {
     Page& page = pages_[aged_page_count_];
     if (page.encoded == nullptr) continue;
+    if (page.aged != nullptr) {
+      page.encoded = std::move(page.aged);
+      page.full_view = page.mode_view;
+    }
+    if (options_.precision < Precision::kQ4) continue;
     const absl::StatusOr<PageHeader> lower =
         kernels::PlanCutHeader(page.encoded->header(), options_.precision, KLoLayers());
     // A page from elsewhere with other tables than ours stays as it is.
@@ -309,8 +328,10 @@ int64_t KvSequence::widened_bytes() const {
   int64_t bytes = 0;
   for (const Page& page : pages_) {
     if (page.mode_view.has_value()) bytes += page.mode_view->widened_bytes();
-    // Else the two views share what was widened.
-    if (page.aged != nullptr) bytes += page.full_view->widened_bytes();
+    if (page.encoded == nullptr) continue;
+    // Views of one form share what was widened.
+    const bool own = page.aged != nullptr || !page.mode_view.has_value();
+    if (own) bytes += page.full_view->widened_bytes();
   }
   return bytes;
 }

@@ -3,8 +3,8 @@
 // forward_pass.h, keeping them beyond the sequence is prefix_cache.h.
 //
 // Reading    queries of page P (positions [P * page, (P + 1) * page)) read page p encoded if and
-//            only if the precision is q8 or q4 and (p + 1) * page <= P * page - window; a page that
-//            codes cannot hold (infinities) stays raw. With q8_tokens below q8, encoded pages
+//            only if the precision is below raw16 and (p + 1) * page <= P * page - window; a page
+//            that codes cannot hold (infinities) stays raw. With q8_tokens below q8, encoded pages
 //            within that distance are read at q8: a ladder of three steps by age in the sequence,
 //            over one encoding. What a query reads is so a function of its position alone, not of
 //            how a prompt was cut into chunks. The first kSinkTokens tokens stay exact inside the
@@ -22,7 +22,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -87,12 +86,6 @@ class KvSequence {
   absl::Status AppendLoaded(PageBuffer page, Precision fidelity);
 
   // ---- Writing
-  // Asks for a page in encoded form from elsewhere: fills in the bytes of `page`, whose tables
-  // stand, and returns true, or returns false and the page is encoded here. Not called
-  // concurrently.
-  using FetchEncoded = std::function<bool(const KvSequence&, int64_t page_index, PageBuffer& page)>;
-  void set_fetch_encoded(FetchEncoded fetch) { fetch_encoded_ = std::move(fetch); }
-
   // Before queries of pages [first, last] are computed: makes raw memory for those pages, encodes
   // what they read encoded, and frees what neither they nor later queries read.
   // REQUIRES: first == token_count() / page_tokens() <= last; last - first < ChunkPagesMax(...).
@@ -142,7 +135,8 @@ class KvSequence {
     std::unique_ptr<PageBuffer> aged;  // what q3 or q2 reads of a richer `encoded`; else null
     std::optional<kernels::PageView> raw_view;
     std::optional<kernels::PageView> full_view;  // of `encoded`, at all its bits
-    std::optional<kernels::PageView> mode_view;  // at the sequence's precision
+    // At the sequence's precision; at q3 and q2 nothing, until a richer page has aged.
+    std::optional<kernels::PageView> mode_view;
     Precision fidelity = Precision::kRaw16;
     bool codes_cannot_hold = false;
   };
@@ -165,13 +159,14 @@ class KvSequence {
   absl::Status SetEncoded(Page& page, std::unique_ptr<PageBuffer> encoded);
   void EncodePages(int64_t page_count, ThreadPool& pool);
   void EncodeHere(Page& page);
+  void CutPages(int64_t page_count, ThreadPool& pool);
+  void CutHere(Page& page);
   void FreeRaw(int64_t page_count);
   void FreeLo(int64_t page_count);
 
   kernels::PageShape shape_;
   double rope_theta_;
   KvOptions options_;
-  FetchEncoded fetch_encoded_;
   int64_t token_count_ = 0;
   int64_t peak_bytes_ = 0;
   int64_t freed_page_count_ = 0;  // pages [0, this) are raw no more

@@ -263,11 +263,12 @@ TEST_F(KvSequenceTest, TopCodesOfRicherPagesAreCutOnceTheyHaveAged) {
       if (stored < precision) continue;
       KvSequence sequence = Make(precision, 64);
       PAGODA_ASSERT_OK(sequence.AppendLoaded(Filled(sequence, 0, stored), kRaw));
-      // In the window it is read at all its bits; the page that will be left is there already.
-      EXPECT_EQ(sequence.widened_bytes(),
-                stored == Precision::kQ3 && precision == Precision::kQ2 ? 2 * q4_codes : q4_codes);
+      // In the window it is read at all its bits.
+      EXPECT_EQ(sequence.widened_bytes(), stored < kQ4 ? q4_codes : 0);
       PAGODA_ASSERT_OK(sequence.AppendLoaded(Filled(sequence, 1, kQ8), kRaw));
       sequence.Prepare(2, 2, pool_);
+      EXPECT_EQ(sequence.widened_bytes(), q4_codes);
+      EXPECT_EQ(sequence.fidelity(2), precision);
       const PageBuffer& a = *here.encoded_page(0);
       const PageBuffer& b = *sequence.encoded_page(0);
       EXPECT_EQ(a.header(), b.header());
@@ -277,6 +278,21 @@ TEST_F(KvSequenceTest, TopCodesOfRicherPagesAreCutOnceTheyHaveAged) {
       }
     }
   }
+}
+
+// q8 holds what two bits have no scale for: such a page is read at q8 for good.
+TEST_F(KvSequenceTest, PagesThatTopCodesCannotHoldStayWhatTheyAre) {
+  KvSequence sequence =
+      *KvSequence::Make(kShape, 10000, {.precision = Precision::kQ2, .window_tokens = 64});
+  PageBuffer page = Filled(sequence, 0, kQ8);
+  auto* scales = reinterpret_cast<uint16_t*>(
+      page.mutable_segments()[page.header().planes[1].first_segment].data());
+  scales[7] = kernels::Fp16FromFloat(50000);  // a4 of V
+  PAGODA_ASSERT_OK(sequence.AppendLoaded(std::move(page), kRaw));
+  PAGODA_ASSERT_OK(sequence.AppendLoaded(Filled(sequence, 1, kQ8), kRaw));
+  sequence.Prepare(2, 2, pool_);
+  EXPECT_EQ(Read(sequence, 2), (std::vector<Precision>{kQ8, kQ8, kRaw}));
+  EXPECT_EQ(sequence.fidelity(2), kQ8);
 }
 
 TEST_F(KvSequenceTest, ALadderEndsBelowQ8) {
@@ -328,30 +344,6 @@ TEST_F(KvSequenceTest, AProfileReadsTheSameBytesWhereverAPageComesFrom) {
   KvOptions beyond;
   beyond.k_lo_layers = {kShape.layer_count};
   EXPECT_THAT(KvSequence::Make(kShape, 10000, beyond), StatusIs(kInvalid, "expected layers"));
-}
-
-TEST_F(KvSequenceTest, FetchedPagesReplaceEncodingHere) {
-  KvSequence plain = Make(kQ8, 0);
-  Grow(plain, 3);
-  KvSequence fetching = Make(kQ8, 0);
-  std::vector<int64_t> asked;
-  fetching.set_fetch_encoded([&](const KvSequence& sequence, int64_t index, PageBuffer& page) {
-    asked.push_back(index);
-    if (index == 1) return false;  // a miss: encoded here
-    const PageBuffer& raw = *sequence.raw_page(index);
-    return kernels::EncodePage(raw.header(), raw.segments(), page.mutable_header(),
-                               page.mutable_segments())
-        .ok();
-  });
-  Grow(fetching, 3);
-  EXPECT_EQ(asked, (std::vector<int64_t>{0, 1}));
-  for (int64_t page = 0; page < 2; ++page) {
-    const PageBuffer& a = *plain.encoded_page(page);
-    const PageBuffer& b = *fetching.encoded_page(page);
-    for (size_t i = 0; i < a.segments().size(); ++i) {
-      EXPECT_TRUE(a.segments()[i] == b.segments()[i]) << page << " " << i;
-    }
-  }
 }
 
 TEST_F(KvSequenceTest, PagesThatCodesCannotHoldStayRaw) {

@@ -53,7 +53,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--scope", flags.scope, "who may share: private, public or group:NAME")
       ->capture_default_str();
   app.add_option("--precision", flags.precision,
-                 "of K and V beyond the window: raw16, q8, q4, q3 or q2")
+                 "of K and V beyond the window: raw16, q8, q4, q3 or q2 (the last two save bytes "
+                 "in the daemon, not here)")
       ->capture_default_str();
   app.add_option("--window", flags.window, "recent tokens that stay raw16")
       ->capture_default_str()

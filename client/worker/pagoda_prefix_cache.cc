@@ -9,9 +9,6 @@
 namespace pagoda {
 namespace {
 
-// A page's push is usually answered long before the page leaves the window; when it is not, waiting
-// longer than this costs more than encoding the page here.
-constexpr absl::Duration kPushAnswerWait = absl::Milliseconds(20);
 // After the answer is out nobody waits for the last pushes, so they may take a while.
 constexpr absl::Duration kFinishWait = absl::Seconds(5);
 
@@ -19,25 +16,6 @@ constexpr absl::Duration kFinishWait = absl::Seconds(5);
 struct PushedPage {
   std::vector<kernels::AlignedBuffer> segments;
 };
-
-// The bytes of `page` from a served one, which may have more than the sequence reads.
-bool Fill(client::FetchedPage fetched, const KvSequence& sequence, PageBuffer& page) {
-  PageBuffer served(std::move(fetched.header), std::move(fetched.segments));
-  const Precision wanted = PrecisionOf(page.header().planes);
-  if (wanted < Precision::kQ8 && served.header().planes != page.header().planes) {
-    absl::StatusOr<PageBuffer> cut = served.CutTo(wanted, sequence.options().k_lo_layers);
-    if (!cut.ok()) return false;
-    served = *std::move(cut);
-  }
-  if (served.header().planes != page.header().planes) return false;
-  for (size_t i = 0; i < served.segments().size(); ++i) {
-    const ByteSpan segment = served.segments()[i];
-    if (segment.size() != page.mutable_segments()[i].size()) return false;
-    std::memcpy(page.mutable_segments()[i].data(), segment.data(), segment.size());
-    page.mutable_header().segments[i].crc32c = served.header().segments[i].crc32c;
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -191,24 +169,6 @@ void PagodaPrefixCache::StorePage(const KvSequence& sequence, int64_t page_index
     push_failed_ = true;  // Its children could not be committed either.
     Note(std::move(status));
   }
-}
-
-bool PagodaPrefixCache::FetchEncoded(const KvSequence& sequence, int64_t page_index,
-                                     PageBuffer& page) {
-  if (!info_.has_value() || static_cast<size_t>(page_index) >= keys_.size()) return false;
-  if (pusher_ != nullptr && !pusher_->Flush(kPushAnswerWait).ok()) return false;
-  const auto keys = absl::MakeSpan(keys_).subspan(0, static_cast<size_t>(page_index) + 1);
-  const absl::StatusOr<client::LookupResult> hit = client_.Lookup(QueryFor(sequence, keys));
-  if (!hit.ok()) return false;
-  bool filled = false;
-  if (static_cast<int64_t>(hit->pages.size()) > page_index) {
-    absl::StatusOr<client::FetchResult> fetched = client_.Fetch(
-        *hit, keys, {static_cast<uint32_t>(page_index), 1, PrecisionOf(page.header().planes)});
-    filled = fetched.ok() && fetched->pages.size() == 1 &&
-             Fill(std::move(fetched->pages[0]), sequence, page);
-  }
-  client_.Release(hit->lease);
-  return filled;
 }
 
 void PagodaPrefixCache::Advance(int64_t token_count) {

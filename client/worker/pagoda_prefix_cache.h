@@ -1,6 +1,6 @@
 // PrefixCache over a Pagoda daemon: looks the prompt up in one scope, fetches what the sequence can
-// use, pushes the pages the worker computes, and attends on what the daemon serves once a page has
-// left the window.
+// use, and pushes the pages the worker computes. What leaves the window is encoded by the worker
+// and by the daemon alike: the codec gives both the same bytes, in less time than a fetch takes.
 //
 // A daemon that is away, slow or full costs at most the client's timeouts, once; then everything is
 // computed here. The client comes back to the daemon by itself, for the next request.
@@ -27,7 +27,6 @@ class PagodaPrefixCache : public PrefixCache {
   PrefixHit Load(absl::Span<const uint32_t> prompt_ids, KvSequence& sequence) override;
   void StorePage(const KvSequence& sequence, int64_t page_index,
                  absl::Span<const uint32_t> page_ids) override;
-  bool FetchEncoded(const KvSequence& sequence, int64_t page_index, PageBuffer& page) override;
   void Advance(int64_t token_count) override;
   void Finish() override;
 

@@ -1,7 +1,7 @@
 // Where the worker looks for pages of a prompt before it computes them, and where it leaves the
 // pages it computed. The interface only: the one over Pagoda's client, and fakes in tests,
-// implement it. A cache is never needed for an answer: every failure inside is a miss, a page not
-// stored, a page encoded here.
+// implement it. A cache is never needed for an answer: every failure inside is a miss, or a page
+// not stored.
 //
 // Contract   a page that is handed out in raw16 has exactly the bytes that were stored for the same
 //            tokens; an encoded one those that kernels::EncodePage makes of them.
@@ -42,10 +42,6 @@ class PrefixCache {
   // ones.
   virtual void StorePage(const KvSequence& sequence, int64_t page_index,
                          absl::Span<const uint32_t> page_ids) = 0;
-
-  // Fills the segments of `page`, whose header states planes and position, with the encoded form of
-  // a page that was stored or loaded; false when that cannot be had at once.
-  virtual bool FetchEncoded(const KvSequence& sequence, int64_t page_index, PageBuffer& page) = 0;
 
   // The sequence has grown to this length: its window has moved.
   virtual void Advance(int64_t token_count) = 0;

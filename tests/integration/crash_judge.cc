@@ -147,8 +147,8 @@ void CrashJudge::JudgeDocument(int stream, int document, const client::ScopeInfo
   const SyntheticDocument pages = CrashDocument(stream, document);
   client::LookupQuery query;
   query.chains = {{scope.id, keys}};
-  query.precision_min = Precision::kQ4;
-  query.fidelity_min = Precision::kQ4;
+  query.precision_min = Precision::kQ2;
+  query.fidelity_min = Precision::kQ2;
   auto hit = clients_[stream]->Lookup(query);
   // A machine too busy to keep a session alive is no fault of the daemon's.
   for (int i = 0; i < 2 && absl::IsUnavailable(hit.status()) && Connect(stream).ok(); ++i) {
@@ -210,8 +210,8 @@ void CrashJudge::JudgeForeignScope(const CrashHistory& history) {
   const auto scope = clients_[stranger]->FindScope(CrashStreams()[stranger].scope);
   if (!scope.has_value()) return;
   client::LookupQuery query;
-  query.precision_min = Precision::kQ4;
-  query.fidelity_min = Precision::kQ4;
+  query.precision_min = Precision::kQ2;
+  query.fidelity_min = Precision::kQ2;
   query.peek = true;
   for (const auto& [hex, page] : history.offered) {
     if (page.stream == stranger || page.index != 0) continue;

@@ -105,8 +105,8 @@ class StreamWriter {
     const std::vector<PageKey> keys = pages.KeysFrom(scope.root);
     client::LookupQuery query;
     query.chains = {{scope.id, keys}};
-    query.precision_min = Precision::kQ4;
-    query.fidelity_min = Precision::kQ4;
+    query.precision_min = Precision::kQ2;
+    query.fidelity_min = Precision::kQ2;
     const auto hit = client.Lookup(query);
     if (!hit.ok() || hit->pages.empty()) return;
     const int next = (document + 1) % kCrashDocuments;
@@ -185,11 +185,11 @@ class AdminWriter {
     With([&](auto& context) { return admin_->Evict(&context, evict, &evicted); });
   }
 
-  // Of every model: pages come at all precisions, and go from q8 to q4.
+  // Of every model: pages come at all precisions, and go down.
   void SetLadder() {
-    constexpr v1::Precision kLadders[] = {v1::PRECISION_RAW16, v1::PRECISION_Q8, v1::PRECISION_Q4};
     v1::SetLadderRequest request;
-    request.set_ladder(kLadders[rng_() % 3]);
+    request.set_ladder(
+        static_cast<v1::Precision>(kStoredPrecisions[rng_() % kStoredPrecisions.size()]));
     v1::SetLadderResponse response;
     With([&](auto& context) { return admin_->SetLadder(&context, request, &response); });
   }

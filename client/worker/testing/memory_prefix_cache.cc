@@ -81,18 +81,6 @@ void MemoryPrefixCache::StorePage(const KvSequence& sequence, int64_t page_index
   }
 }
 
-bool MemoryPrefixCache::FetchEncoded(const KvSequence& sequence, int64_t page_index,
-                                     PageBuffer& page) {
-  if (!fetch_encoded) return false;
-  PageBuffer raw = sequence.NewPage(page_index, Precision::kRaw16);
-  CopySegments(pages_.at(request_pages_[page_index]).segments, raw);
-  PAGODA_CHECK(kernels::EncodePage(raw.header(), raw.segments(), page.mutable_header(),
-                                   page.mutable_segments())
-                   .ok());
-  ++fetched_count;
-  return true;
-}
-
 void MemoryPrefixCache::Finish() {
   ++finish_count;
   request_ids_.clear();

@@ -1,5 +1,5 @@
-// A page in the device's memory, read through PageView as on the host: views never follow their
-// pointers, so the spans of a view may lie anywhere.
+// A page in the device's memory, read through PageView as on the host: views of q4 and above never
+// follow their pointers, so their spans may lie anywhere. Poorer pages are widened on the host.
 #pragma once
 
 #include <vector>
@@ -12,6 +12,7 @@ namespace pagoda::kernels::cuda {
 class DevicePage {
  public:
   explicit DevicePage(const TestPage& page) : shape_(page.shape), header_(page.header) {
+    PAGODA_CHECK(PrecisionOf(page.header.planes) >= Precision::kQ4);
     for (const AlignedBuffer& segment : page.segments) {
       const std::byte* bytes = segment.data();
       segments_.emplace_back(std::vector<std::byte>(bytes, bytes + segment.size()));
