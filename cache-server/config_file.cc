@@ -64,6 +64,11 @@ void ReadHost(YamlSection section, HostTierOptions& host, TierPolicies& policies
   section.Finish();
 }
 
+void ReadShm(YamlSection section, ShmSettings& shm) {
+  section.Bool("enabled", shm.enabled);
+  section.String("socket", shm.socket);
+}
+
 void ReadSsd(YamlSection section, SsdSettings& ssd, StorePolicies& policies) {
   section.Bool("enabled", ssd.enabled);
   section.String("path", ssd.path);
@@ -164,6 +169,7 @@ absl::Status ReadConfigFile(const std::string& path, ServerOptions& options) {
   policies.ssd.marks = policies.host.marks;  // unless a tier has its own
   ReadHost(root.Section("host"), options.host, policies.host);
   ReadSsd(root.Section("ssd"), options.ssd, policies);
+  ReadShm(root.Section("shm"), options.shm);
   ReadHotPin(root.Section("hot_pin"), policies.hot_pin);
   ReadFloors(root.Section("floors"), policies);
   ReadLadder(root, options.ladder.standard);

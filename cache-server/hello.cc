@@ -50,6 +50,7 @@ void FillLimits(const ServerOptions& options, v1::Limits& limits) {
 }
 
 void FillCapabilities(const ServiceContext& context, v1::Capabilities& capabilities) {
+  if (!context.shm_socket.empty()) capabilities.add_data_planes("shm");
   capabilities.add_data_planes("grpc");
   for (const auto precision : {v1::PRECISION_Q2, v1::PRECISION_Q3, v1::PRECISION_Q4,
                                v1::PRECISION_Q8, v1::PRECISION_RAW16}) {
@@ -113,6 +114,7 @@ absl::Status AnswerHello(ServiceContext& context, const Caller& caller,
   response.set_instance_id(context.instance_id);
   response.set_tenant(caller.tenant());
   response.set_known_answer(std::string(KnownAnswer().view()));
+  response.set_shm_socket(context.shm_socket);
   FillLimits(context.options, *response.mutable_limits());
   FillCapabilities(context, *response.mutable_capabilities());
   return absl::OkStatus();

@@ -37,21 +37,21 @@ absl::Status NotListening(const ListenAddress& address, int error) {
       absl::StrCat("cannot listen on ", address.ToString(), ": ", std::strerror(error)));
 }
 
-absl::StatusOr<UniqueFd> UnixSocket(const ListenAddress& address) {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+absl::StatusOr<UniqueFd> UnixSocket(const ListenAddress& address, int type) {
+  UniqueFd fd(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return NotListening(address, errno);
   return fd;
 }
 
 // Whether a daemon answers on this path; a socket file that nobody listens on goes.
-absl::Status ClearUnixPath(const ListenAddress& address, const sockaddr_un& path) {
+absl::Status ClearUnixPath(const ListenAddress& address, const sockaddr_un& path, int type) {
   struct stat info {};
   if (::lstat(path.sun_path, &info) != 0) return absl::OkStatus();
   if (!S_ISSOCK(info.st_mode)) {
     return absl::UnavailableError(
         absl::StrCat(address.ToString(), " exists and is not a socket; choose another path"));
   }
-  PAGODA_ASSIGN_OR_RETURN(const UniqueFd fd, UnixSocket(address));
+  PAGODA_ASSIGN_OR_RETURN(const UniqueFd fd, UnixSocket(address, type));
   // Refused: nobody listens. A full backlog or a socket of another user is somebody's.
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&path), sizeof(path)) == 0 ||
       errno != ECONNREFUSED) {
@@ -61,13 +61,13 @@ absl::Status ClearUnixPath(const ListenAddress& address, const sockaddr_un& path
   return absl::OkStatus();
 }
 
-absl::StatusOr<UniqueFd> ListenUnix(const ListenAddress& address, mode_t mode) {
+absl::StatusOr<UniqueFd> ListenUnix(const ListenAddress& address, mode_t mode, int type) {
   sockaddr_un path{};
   path.sun_family = AF_UNIX;
   address.unix_path.copy(path.sun_path, sizeof(path.sun_path) - 1);
-  PAGODA_RETURN_IF_ERROR(ClearUnixPath(address, path));
+  PAGODA_RETURN_IF_ERROR(ClearUnixPath(address, path, type));
   ::unlink(path.sun_path);
-  PAGODA_ASSIGN_OR_RETURN(UniqueFd fd, UnixSocket(address));
+  PAGODA_ASSIGN_OR_RETURN(UniqueFd fd, UnixSocket(address, type));
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&path), sizeof(path)) != 0 ||
       ::chmod(path.sun_path, mode) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
     return NotListening(address, errno);
@@ -156,10 +156,11 @@ absl::StatusOr<ListenAddress> ParseListenAddress(absl::string_view text) {
   return address;
 }
 
-absl::StatusOr<std::vector<UniqueFd>> Listen(ListenAddress& address, mode_t unix_mode) {
+absl::StatusOr<std::vector<UniqueFd>> Listen(ListenAddress& address, mode_t unix_mode,
+                                             int unix_type) {
   std::vector<UniqueFd> sockets;
   if (address.is_unix()) {
-    PAGODA_ASSIGN_OR_RETURN(UniqueFd fd, ListenUnix(address, unix_mode));
+    PAGODA_ASSIGN_OR_RETURN(UniqueFd fd, ListenUnix(address, unix_mode, unix_type));
     sockets.push_back(std::move(fd));
     return sockets;
   }

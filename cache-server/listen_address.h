@@ -5,6 +5,7 @@
 //                           cause and the remedy
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -33,7 +34,8 @@ absl::StatusOr<ListenAddress> ParseListenAddress(absl::string_view text);
 // Listens on every address the host resolves to, without blocking; the first choice of a port 0
 // holds for all of them and is written to `address`. A Unix socket's file gets `unix_mode` before
 // anyone can connect; a stale one, which nobody listens on, is replaced.
-absl::StatusOr<std::vector<UniqueFd>> Listen(ListenAddress& address, mode_t unix_mode);
+absl::StatusOr<std::vector<UniqueFd>> Listen(ListenAddress& address, mode_t unix_mode,
+                                             int unix_type = SOCK_STREAM);
 
 // Tries to listen there and gives it back: so that "in use" is told apart from other causes.
 absl::Status CheckCanListen(ListenAddress address);

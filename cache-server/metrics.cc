@@ -21,7 +21,7 @@ constexpr absl::string_view kPutResultNames[kPutResultCount] = {
     "stored",          "duplicate",         "replaced",
     "rejected_parent", "rejected_scope",    "rejected_request",
     "rejected_room",   "rejected_checksum", "error"};
-constexpr const char* kPathNames[] = {"grpc", "ssd"};
+constexpr const char* kPathNames[] = {"grpc", "ssd", "shm"};
 constexpr const char* kDirectionNames[] = {"in", "out"};
 constexpr const char* kRefusedReasons[] = {"descriptors", "memory", "other"};
 constexpr const char* kRejectReasons[] = {"authn", "authz", "limit", "unavailable"};
@@ -107,7 +107,7 @@ Metrics::Metrics(const std::vector<std::string>& tenants, const std::vector<std:
   auto& seconds = HistogramFamily(registry, metric::kTransferSeconds);
   auto& inflight = GaugeFamily(registry, metric::kInflightTransfers);
   for (const int direction : {0, 1}) {
-    for (const int path : {0, 1}) {
+    for (int path = 0; path < kTransferPathCount; ++path) {
       const Labels labels = {{"path", kPathNames[path]}, {"direction", kDirectionNames[direction]}};
       transfer_bytes_[path][direction] = &bytes.Add(labels);
       transfer_failures_[path][direction] = &failures.Add(labels);
@@ -280,6 +280,11 @@ void Metrics::OnTransferEnd(TransferDirection direction, bool ok) {
 
 void Metrics::OnTransferBytes(TransferDirection direction, int64_t bytes) {
   transfer_bytes_[0][static_cast<int>(direction)]->Increment(static_cast<double>(bytes));
+}
+
+void Metrics::OnShmLocated(int64_t bytes) {
+  constexpr auto kShm = static_cast<size_t>(TransferPath::kShm);
+  transfer_bytes_[kShm][1]->Increment(static_cast<double>(bytes));
 }
 
 void Metrics::OnTransferTook(TransferDirection direction, absl::Duration took) {

@@ -68,7 +68,8 @@ constexpr int kPutResultCount = 9;
 
 enum class EncodePlace : uint8_t { kLadder = 0, kFetch = 1, kPressure = 2, kSsd = 3 };
 enum class EncodeFailure : uint8_t { kValues = 0, kRoom = 1, kOther = 2 };
-enum class TransferPath : uint8_t { kGrpc = 0, kSsd = 1 };
+enum class TransferPath : uint8_t { kGrpc = 0, kSsd = 1, kShm = 2 };
+constexpr int kTransferPathCount = 3;
 enum class TransferDirection : uint8_t { kIn = 0, kOut = 1 };
 
 // One answered lookup.
@@ -106,6 +107,8 @@ class Metrics : public StoreObserver {
   void OnTransferStart(TransferDirection direction);
   void OnTransferEnd(TransferDirection direction, bool ok);
   void OnTransferBytes(TransferDirection direction, int64_t bytes);
+  // A client was told where pages of so many bytes lie.
+  void OnShmLocated(int64_t bytes);
   void OnTransferTook(TransferDirection direction, absl::Duration took);
   void OnEncoded(EncodePlace place, Precision precision, int64_t freed_bytes, absl::Duration took);
   void OnEncodeFailed(EncodeFailure failure);
@@ -164,8 +167,9 @@ class Metrics : public StoreObserver {
   Counter* pusher_mismatch_ = nullptr;
   Counter* promoted_ = nullptr;
   Counter* demoted_ = nullptr;
-  std::array<std::array<Counter*, 2>, 2> transfer_bytes_{};     // [path][direction]
-  std::array<std::array<Counter*, 2>, 2> transfer_failures_{};  // [path][direction]
+  // [path][direction]
+  std::array<std::array<Counter*, 2>, kTransferPathCount> transfer_bytes_{};
+  std::array<std::array<Counter*, 2>, kTransferPathCount> transfer_failures_{};
   std::array<Histogram*, 2> transfer_seconds_{};
   std::array<Gauge*, 2> inflight_{};
   std::map<Precision, Histogram*> encode_seconds_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cache-server/listen_address.h"
@@ -72,6 +73,13 @@ std::optional<Precision> LadderOptions::LowestPressure() const {
     lowest = std::min(lowest.value_or(*ladder.pressure), *ladder.pressure);
   }
   return lowest;
+}
+
+std::string ServerOptions::shm_socket() const {
+  constexpr absl::string_view kUnix = "unix:";
+  if (!shm.socket.empty()) return shm.socket;
+  if (absl::StartsWith(listen, kUnix)) return absl::StrCat(listen.substr(kUnix.size()), ".shm");
+  return data_dir + "/shm.sock";
 }
 
 absl::Status ServerOptions::Validate() const {

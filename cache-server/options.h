@@ -53,6 +53,12 @@ struct SsdSettings {
   int64_t capacity_bytes = int64_t{20} << 30;
 };
 
+// Shared memory for clients of this machine.
+struct ShmSettings {
+  bool enabled = true;
+  std::string socket;  // a path; empty: beside `listen` where that is unix:PATH, else in data_dir
+};
+
 struct ServerOptions {
   // Behaviour.
   std::string listen = "127.0.0.1:7070";          // HOST:PORT or unix:PATH; port 0 takes a free one
@@ -63,6 +69,7 @@ struct ServerOptions {
   std::string log_level = "info";
   HostTierOptions host;
   SsdSettings ssd;
+  ShmSettings shm;
   StorePolicies policies;  // which pages go, when, and whose
   LadderOptions ladder;
   prefetch::Options prefetch;
@@ -77,6 +84,7 @@ struct ServerOptions {
 
   absl::Status Validate() const;
 
+  std::string shm_socket() const;
   std::string ssd_path() const { return ssd.path.empty() ? data_dir + "/ssd" : ssd.path; }
   std::string master_secret_path() const {
     return master_secret_file.empty() ? data_dir + "/master.secret" : master_secret_file;

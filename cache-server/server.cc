@@ -22,6 +22,7 @@
 #include "cache-server/listen_address.h"
 #include "cache-server/master_secret.h"
 #include "cache-server/page_encoding.h"
+#include "cache-server/shm_server.h"
 #include "cache-server/token_file.h"
 #include "cache-server/version.h"
 #include "storage/base/log.h"
@@ -122,6 +123,7 @@ struct Server::Parts {
   std::optional<ServiceContext> context;
   std::optional<CacheService> cache_service;
   std::optional<AdminService> admin_service;
+  std::unique_ptr<ShmServer> shm;
   GrpcListener listener;
   std::shared_ptr<GaugeCollector> gauges;
   std::string metrics_address = "none";
@@ -135,6 +137,7 @@ struct Server::Parts {
   void MakeServices(const std::string& instance_id, uint32_t instance_tag);
   PageForms FormsOfPages();
   absl::Status ExposeMetrics();
+  void StartShm();
   DaemonState State() const;
   void Sweep();
   absl::Status Shutdown(absl::Duration deadline);
@@ -155,6 +158,7 @@ absl::Status Server::Parts::Open() {
       absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(random.data()), 16)),
       instance_tag);
   PAGODA_RETURN_IF_ERROR(ExposeMetrics());
+  StartShm();
   PAGODA_ASSIGN_OR_RETURN(listener, ListenGrpc(options, {&*cache_service, &*admin_service}));
   admin_service->set_listen(listener.address);
   listener.SetServing(true);
@@ -184,7 +188,8 @@ void Server::Parts::MakeServices(const std::string& instance_id, uint32_t instan
   fetch_encodes.emplace(options.encode_threads, kFetchEncodesMax);
   admin_jobs.emplace(kAdminThreads, kAdminJobsMax);
   context.emplace(ServiceContext{options, clock, callers, *store, models, *sessions, *encoder,
-                                 metrics, *fetch_encodes, *admin_jobs, instance_id, instance_tag});
+                                 metrics, *fetch_encodes, *admin_jobs, instance_id, instance_tag,
+                                 /*shm_socket=*/""});
   cache_service.emplace(*context);
   admin_service.emplace(*context, [this] { listener.SetServing(false); });
 }
@@ -213,6 +218,23 @@ PageForms Server::Parts::FormsOfPages() {
     return SsdPrecision(models.LadderOf(page.header().identity), page.precision());
   };
   return forms;
+}
+
+// Clients go on over gRPC where it does not start.
+void Server::Parts::StartShm() {
+  if (!options.shm.enabled) return;
+  const mode_t mode = options.token_file.empty() ? 0600 : 0666;  // as grpc_listener.cc
+  absl::StatusOr<std::unique_ptr<ShmServer>> started =
+      ShmServer::Start(options.shm_socket(), mode, *context);
+  if (started.ok()) {
+    shm = *std::move(started);
+    context->shm_socket = options.shm_socket();
+    return;
+  }
+  LogWarning("shm_off", {{"socket", options.shm_socket()},
+                         {"cause", std::string(started.status().message())},
+                         {"effect", "clients of this machine fetch over gRPC"},
+                         {"remedy", "set shm.socket to a path of at most 107 bytes"}});
 }
 
 absl::Status Server::Parts::ExposeMetrics() {
@@ -273,6 +295,7 @@ absl::Status Server::Parts::Shutdown(absl::Duration deadline) {
     sessions->EndAll(SessionEndReason::kShutdown);
     listener.Shutdown(std::min(left() / 4, kSessionGraceMax));
   }
+  if (shm != nullptr) shm->Stop();
   stop_sweeper.Notify();
   if (sweeper.joinable()) sweeper.join();
   exposer.reset();

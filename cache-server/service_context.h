@@ -30,6 +30,7 @@ struct ServiceContext {
   WorkQueue& admin_jobs;      // calls that block
   std::string instance_id;    // new with every start
   uint32_t instance_tag = 0;  // the same, for lease ids
+  std::string shm_socket;     // empty: no shared memory
 };
 
 }  // namespace pagoda

@@ -60,6 +60,13 @@ absl::Status SessionRegistry::Check(const SessionId& id, const std::string& tena
   return absl::OkStatus();
 }
 
+std::optional<std::string> SessionRegistry::TenantOf(const SessionId& id) const {
+  absl::MutexLock lock(&mutex_);
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return std::nullopt;
+  return found->second.tenant;
+}
+
 absl::Status SessionRegistry::AddStream(const SessionId& id, const std::string& tenant,
                                         std::shared_ptr<SessionStream> stream) {
   absl::MutexLock lock(&mutex_);

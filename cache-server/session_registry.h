@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,8 @@ class SessionRegistry {
   absl::Status Touch(const SessionId& id) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Check(const SessionId& id, const std::string& tenant) const
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of a session that is open.
+  std::optional<std::string> TenantOf(const SessionId& id) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status AddStream(const SessionId& id, const std::string& tenant,
                          std::shared_ptr<SessionStream> stream) ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveStream(const SessionId& id, const SessionStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -6,12 +6,14 @@
 #include <map>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/channel.h"
 #include "client/fetch_call.h"
 #include "client/push_stream.h"
 #include "client/session.h"
+#include "client/shm_channel.h"
 #include "proto/wire.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
@@ -62,6 +64,7 @@ absl::StatusOr<ServerInfo> ServerInfoFromWire(const v1::HelloResponse& hello, bo
   info.tenant = hello.tenant();
   info.page_tokens = hello.page_tokens();
   info.batch_pages_max = hello.limits().batch_pages_max();
+  info.shm_socket = hello.shm_socket();
   if (!with_model) return info;
   PAGODA_ASSIGN_OR_RETURN(info.identity, Identity::FromBytes(hello.identity()));
   PAGODA_ASSIGN_OR_RETURN(info.ladder, FromWire(hello.ladder(), Precision::kNone));
@@ -85,6 +88,14 @@ void FillChains(absl::Span<const ScopeChain> chains,
     target.set_scope_id(Bytes(chain.scope));
     for (const PageKey& key : chain.keys) target.add_keys(Bytes(key));
   }
+}
+
+// Whether those pages come as they are stored: shared memory has no other form of them.
+bool AsStored(const LookupResult& hit, uint32_t begin, uint32_t count, Precision most) {
+  if (most == Precision::kNone) return true;
+  const auto first = hit.pages.begin() + begin;
+  return std::all_of(first, first + count,
+                     [most](const FoundPage& page) { return page.precision <= most; });
 }
 
 class PusherHandle : public Pusher {
@@ -136,11 +147,13 @@ class ClientImpl : public Client {
   struct Connection {
     std::string session_id;
     Identity identity;
+    std::shared_ptr<ShmChannel> shm;  // null: not on this machine, or broken
   };
 
   void Run();  // the background thread
   absl::Status Connect() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<ServerInfo> Hello();
+  std::shared_ptr<ShmChannel> ConnectShm(const ServerInfo& server, const std::string& session_id);
   void Watch(const std::shared_ptr<Session>& session) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Connection> Current() const ABSL_LOCKS_EXCLUDED(mutex_);
   v1::SessionRequest OpenRequest(const SequenceId& id, const Sequence& sequence) const
@@ -159,6 +172,7 @@ class ClientImpl : public Client {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mutex_);  // null: not connected
   std::string session_id_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ShmChannel> shm_ ABSL_GUARDED_BY(mutex_);
   std::optional<ServerInfo> server_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);
   std::map<SequenceId, Sequence> sequences_ ABSL_GUARDED_BY(mutex_);
@@ -231,6 +245,7 @@ void ClientImpl::Watch(const std::shared_ptr<Session>& session) {
     absl::MutexLock lock(&mutex_);
     session_.reset();
     session_id_.clear();
+    shm_.reset();
     last_error_ = absl::UnavailableError(absl::StrCat("session ended: ", ended->message()));
     return;
   }
@@ -274,16 +289,35 @@ absl::Status ClientImpl::Connect() {
     session->Cancel();
     return id.status();
   }
+  std::shared_ptr<ShmChannel> shm = ConnectShm(server, *id);
   absl::MutexLock lock(&mutex_);
   if (server_.has_value()) ++stats_.reconnects;
   session_ = session;
   session_id_ = *id;
+  shm_ = std::move(shm);
   server_ = std::move(server);
   last_error_ = absl::OkStatus();
   for (const auto& [sequence_id, sequence] : sequences_) {
     session->Send(OpenRequest(sequence_id, sequence));
   }
   return absl::OkStatus();
+}
+
+// Null where there is none; everything works over gRPC then.
+std::shared_ptr<ShmChannel> ClientImpl::ConnectShm(const ServerInfo& server,
+                                                   const std::string& session_id) {
+  constexpr absl::string_view kUnix = "unix:";
+  if (options_.shm_socket == "none" || server.shm_socket.empty()) return nullptr;
+  std::vector<std::string> paths = {server.shm_socket};
+  if (absl::StartsWith(options_.target, kUnix)) {
+    paths.push_back(absl::StrCat(options_.target.substr(kUnix.size()), ".shm"));
+  }
+  if (!options_.shm_socket.empty()) paths = {options_.shm_socket};
+  for (const std::string& path : paths) {
+    absl::StatusOr<std::shared_ptr<ShmChannel>> channel = ShmChannel::Connect(path, session_id);
+    if (channel.ok()) return *std::move(channel);
+  }
+  return nullptr;
 }
 
 absl::Status ClientImpl::WaitConnected(absl::Duration timeout) {
@@ -324,7 +358,8 @@ absl::StatusOr<ClientImpl::Connection> ClientImpl::Current() const {
   if (session_ == nullptr || session_->ended().has_value()) {
     return absl::UnavailableError(absl::StrCat("no session: ", last_error_.message()));
   }
-  return Connection{session_id_, server_->identity};
+  const bool shm = shm_ != nullptr && !shm_->broken();
+  return Connection{session_id_, server_->identity, shm ? shm_ : nullptr};
 }
 
 void ClientImpl::SendToSession(v1::SessionRequest request) {
@@ -452,15 +487,32 @@ absl::StatusOr<FetchResult> ClientImpl::Fetch(const LookupResult& hit,
   PAGODA_ASSIGN_OR_RETURN(const Connection connection, Current());
   const absl::Duration left = hit.lease_until - SystemClock().Monotonic();
   if (left <= absl::ZeroDuration()) return absl::AbortedError("fetch: the lease is over");
-  v1::FetchRequest request;
-  request.set_session_id(connection.session_id);
-  request.set_lease_id(Bytes(hit.lease));
-  request.set_page_begin(options.page_begin);
-  request.set_page_count(count);
-  request.set_precision_max(ToWire(options.precision_max));
-  FetchResult result =
-      RunFetch(*data_stub_, request, options_.token, std::min(left, options_.transfer_timeout),
-               connection.identity, keys.subspan(options.page_begin, count));
+  const absl::Duration end = SystemClock().Monotonic() + std::min(left, options_.transfer_timeout);
+  FetchResult result;
+  if (connection.shm != nullptr &&
+      AsStored(hit, options.page_begin, count, options.precision_max)) {
+    result = connection.shm->Fetch(hit.lease, options.page_begin,
+                                   keys.subspan(options.page_begin, count), connection.identity,
+                                   end - SystemClock().Monotonic());
+    Count(&ClientStats::shm_pages, static_cast<int64_t>(result.pages.size()));
+    if (result.pages.size() < count) Count(&ClientStats::shm_fallbacks);
+  }
+  const auto done = static_cast<uint32_t>(result.pages.size());
+  if (done < count) {
+    v1::FetchRequest request;
+    request.set_session_id(connection.session_id);
+    request.set_lease_id(Bytes(hit.lease));
+    request.set_page_begin(options.page_begin + done);
+    request.set_page_count(count - done);
+    request.set_precision_max(ToWire(options.precision_max));
+    FetchResult rest =
+        RunFetch(*data_stub_, request, options_.token,
+                 std::max(end - SystemClock().Monotonic(), absl::Milliseconds(1)),
+                 connection.identity, keys.subspan(options.page_begin + done, count - done));
+    result.status = std::move(rest.status);
+    result.bytes += rest.bytes;
+    for (FetchedPage& page : rest.pages) result.pages.push_back(std::move(page));
+  }
   Count(&ClientStats::fetched_pages, static_cast<int64_t>(result.pages.size()));
   Count(&ClientStats::fetched_bytes, result.bytes);
   if (!result.status.ok()) Count(&ClientStats::fetch_failures);

@@ -54,6 +54,9 @@ struct ClientOptions {
   // Behaviour.
   std::string target = "127.0.0.1:7070";  // host:port or unix:/path of the daemon
   std::string token;                      // sent as a bearer token; empty: none
+  // The daemon's socket for shared memory, as this process sees its path. Empty: where the daemon
+  // says, or beside the target where that is a Unix socket; "none": everything goes over gRPC.
+  std::string shm_socket;
   std::string client_name = "pagoda-client";
   std::optional<ModelSpec> model;  // needed for scopes, lookups and pushes
   uint32_t page_tokens = 64;
@@ -85,6 +88,7 @@ struct ServerInfo {
   uint32_t page_tokens = 0;
   uint32_t batch_pages_max = 0;
   Precision ladder = Precision::kNone;
+  std::string shm_socket;  // empty: none
 };
 
 // A layer group and a range of kv heads; the default is all heads of group 0.
@@ -178,7 +182,9 @@ struct ClientStats {
   int64_t fetched_pages = 0;
   int64_t fetched_bytes = 0;
   int64_t fetch_failures = 0;
-  int64_t pushed_pages = 0;  // answered stored, already stored or replaced
+  int64_t shm_pages = 0;      // of fetched_pages, out of shared memory
+  int64_t shm_fallbacks = 0;  // fetches that began there and went on over gRPC
+  int64_t pushed_pages = 0;   // answered stored, already stored or replaced
   int64_t push_failures = 0;
   int64_t reconnects = 0;
 };

@@ -37,9 +37,10 @@ class HostPage {
   // Payload without padding, and with it (zeros up to a multiple of 4096).
   ByteSpan segment(size_t index) const;
   ByteSpan padded_segment(size_t index) const { return slabs_[index + 1]->bytes(); }
-  // For a client that maps the chunk.
-  SlabLocation header_location() const { return tier_->Locate(*slabs_[0]); }
-  SlabLocation segment_location(size_t index) const { return tier_->Locate(*slabs_[index + 1]); }
+  // For a client that maps the chunks: the header's, then one for each segment.
+  void AppendLocations(std::vector<SlabLocation>& locations) const {
+    tier_->LocateAll(slabs_, locations);
+  }
   // All slabs: equals header().stored_bytes().
   int64_t bytes() const { return bytes_; }
 

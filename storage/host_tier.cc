@@ -93,17 +93,27 @@ HostTier::~HostTier() {
   for (const Chunk& chunk : chunks_) Unmap(chunk.mapping);
 }
 
+int64_t HostTier::memfd_bytes() const {
+  return AlignUp(GenerationOffset(chunk_bytes_, chunk_bytes_), kSegmentAlignBytes);
+}
+
+std::atomic_ref<uint64_t> HostTier::Generation(const Mapping& mapping, int64_t chunk_bytes,
+                                               int64_t slab_offset) {
+  return std::atomic_ref<uint64_t>(
+      *reinterpret_cast<uint64_t*>(mapping.data + GenerationOffset(chunk_bytes, slab_offset)));
+}
+
 absl::StatusOr<HostTier::Mapping> HostTier::MapFresh() {
   Mapping mapping;
   mapping.fd = memfd_create("pagoda-pages", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (mapping.fd < 0) return SystemError("memfd_create");
-  if (ftruncate(mapping.fd, chunk_bytes_) != 0) {
+  if (ftruncate(mapping.fd, memfd_bytes()) != 0) {
     const absl::Status status = SystemError("ftruncate");
     close(mapping.fd);
     return status;
   }
   void* data =
-      mmap(nullptr, chunk_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, mapping.fd, /*offset=*/0);
+      mmap(nullptr, memfd_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, mapping.fd, /*offset=*/0);
   if (data == MAP_FAILED) {
     const absl::Status status = SystemError("mmap");
     close(mapping.fd);
@@ -123,7 +133,7 @@ absl::StatusOr<HostTier::Mapping> HostTier::MapFresh() {
 }
 
 void HostTier::Unmap(const Mapping& mapping) const {
-  munmap(mapping.data, chunk_bytes_);
+  munmap(mapping.data, memfd_bytes());
   close(mapping.fd);
 }
 
@@ -271,6 +281,10 @@ void HostTier::Free(Slab& slab) {
   PAGODA_CHECK(chunk.slots[slab.slot_].live);
   Count(chunk, chunk.slots[slab.slot_].use, -1);
   chunk.slots[slab.slot_].live = false;
+  // Before anybody can write there again: whoever still reads it finds out. Fills of the slab come
+  // after this in every reader's order, because they follow a lock that follows this one.
+  Generation(chunk.mapping, chunk_bytes_, slab.slot_ * slab.bytes_)
+      .fetch_add(1, std::memory_order_seq_cst);
   chunk.free_slots.push_back(slab.slot_);
   chunk.stuck = false;
   if (chunk.live_count() > 0) {
@@ -305,10 +319,34 @@ void HostTier::SetUse(absl::Span<const std::shared_ptr<const Slab>> slabs, SlabU
   }
 }
 
+SlabLocation HostTier::LocationOf(const Slab& slab) const {
+  const Chunk& chunk = chunks_[slab.chunk_];
+  const int64_t offset = slab.slot_ * slab.bytes_;
+  const auto generation = Generation(chunk.mapping, chunk_bytes_, offset);
+  return {chunk.mapping.id, offset, generation.load(std::memory_order_relaxed)};
+}
+
 SlabLocation HostTier::Locate(const Slab& slab) const {
   absl::MutexLock lock(&mutex_);
-  const Chunk& chunk = chunks_[slab.chunk_];
-  return {chunk.mapping.id, chunk.mapping.fd, chunk_bytes_, slab.slot_ * slab.bytes_};
+  return LocationOf(slab);
+}
+
+void HostTier::LocateAll(absl::Span<const std::shared_ptr<const Slab>> slabs,
+                         std::vector<SlabLocation>& locations) const {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& slab : slabs) locations.push_back(LocationOf(*slab));
+}
+
+absl::StatusOr<SharedChunk> HostTier::Share(uint64_t memfd_id) const {
+  absl::MutexLock lock(&mutex_);
+  for (const Chunk& chunk : chunks_) {
+    if (chunk.mapping.id != memfd_id) continue;
+    SharedChunk shared{UniqueFd(fcntl(chunk.mapping.fd, F_DUPFD_CLOEXEC, 0)), memfd_bytes(),
+                       chunk_bytes_};
+    if (!shared.fd.valid()) return SystemError("fcntl F_DUPFD_CLOEXEC");
+    return shared;
+  }
+  return absl::NotFoundError(absl::StrFormat("host tier: no chunk has memfd %d", memfd_id));
 }
 
 HostTierUsage HostTier::usage() const {

@@ -89,28 +89,51 @@ TEST(HostTierTest, AnotherScopeGetsFreshMemoryAndOldMapsSurvive) {
   Slab slab = *tier->Allocate(Named("a"), 4096);
   std::memset(slab.bytes().data(), 'a', 4096);
   const SlabLocation location = tier->Locate(slab);
-  void* map = mmap(nullptr, location.memfd_bytes, PROT_READ, MAP_SHARED, location.fd, 0);
+  absl::StatusOr<SharedChunk> shared = tier->Share(location.memfd_id);
+  PAGODA_ASSERT_OK(shared);
+  void* map = mmap(nullptr, shared->memfd_bytes, PROT_READ, MAP_SHARED, shared->fd.get(), 0);
   ASSERT_NE(map, MAP_FAILED);
+  const auto generation = [&] {
+    return *reinterpret_cast<const uint64_t*>(
+        static_cast<const char*>(map) + GenerationOffset(shared->chunk_bytes, location.offset));
+  };
+  EXPECT_EQ(generation(), location.generation);
   EXPECT_THAT(tier->Allocate(Named("b"), 4096), StatusIs(absl::StatusCode::kResourceExhausted));
   slab.Reset();
+  EXPECT_EQ(generation(), location.generation + 1);  // before anybody writes there again
   // The same scope gets the chunk back as it is.
   EXPECT_EQ(tier->Locate(*tier->Allocate(Named("a"), 8192)).memfd_id, location.memfd_id);
   slab = *tier->Allocate(Named("b"), 4096);
   EXPECT_NE(tier->Locate(slab).memfd_id, location.memfd_id);
+  EXPECT_THAT(tier->Share(location.memfd_id), StatusIs(absl::StatusCode::kNotFound));
   for (const std::byte byte : slab.bytes()) ASSERT_EQ(byte, std::byte{0});
   std::memset(slab.bytes().data(), 'b', 4096);
   EXPECT_EQ(static_cast<const char*>(map)[location.offset], 'a');
-  munmap(map, location.memfd_bytes);
+  munmap(map, shared->memfd_bytes);
 }
 
 TEST(HostTierTest, ADescriptorGivenAwayCannotBeMappedForWriting) {
   const auto tier = MakeTier(kMiB);
   const Slab slab = *tier->Allocate(Named("a"), 4096);
-  const SlabLocation location = tier->Locate(slab);
-  EXPECT_EQ(mmap(nullptr, location.memfd_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, location.fd, 0),
-            MAP_FAILED);
-  EXPECT_NE(ftruncate(location.fd, 4096), 0);
-  EXPECT_NE(fcntl(location.fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
+  const SharedChunk shared = *tier->Share(tier->Locate(slab).memfd_id);
+  const int fd = shared.fd.get();
+  const auto size = static_cast<size_t>(shared.memfd_bytes);
+  EXPECT_EQ(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+  EXPECT_NE(ftruncate(fd, 4096), 0);
+  EXPECT_NE(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
+  EXPECT_LT(write(fd, "x", 1), 0);
+  EXPECT_NE(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+  // A map for reading stays one, and another descriptor of the same file is no way in.
+  void* map = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+  ASSERT_NE(map, MAP_FAILED);
+  EXPECT_NE(mprotect(map, size, PROT_READ | PROT_WRITE), 0);
+  munmap(map, size);
+  const std::string self = "/proc/self/fd/" + std::to_string(fd);
+  const UniqueFd again(open(self.c_str(), O_RDWR | O_CLOEXEC));
+  if (again.valid()) {
+    EXPECT_EQ(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, again.get(), 0), MAP_FAILED);
+    EXPECT_LT(write(again.get(), "x", 1), 0);
+  }
 }
 
 // One chunk's worth of slabs of a quarter of a chunk, `count` times.

@@ -226,6 +226,10 @@ class TieredStore {
   // loads. NOT_FOUND when the lease has ended or does not name the page.
   absl::StatusOr<HostPagePtr> GetLeased(absl::string_view session_id, LeaseId id,
                                         const RecordKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Memory for a process of this machine that may read its scope; see HostTier::Share.
+  absl::StatusOr<SharedChunk> ShareMemory(uint64_t memfd_id) const {
+    return host_->Share(memfd_id);
+  }
   // The record keys of a living lease, in the order of the lookup.
   absl::StatusOr<std::vector<RecordKey>> LeasedKeys(absl::string_view session_id, LeaseId id)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,0 +1,72 @@
+// What client and daemon of one machine say over the Unix socket beside gRPC: where the pages of a
+// lease lie, and descriptors of the memory they lie in. Bytes of pages never travel here.
+//
+//   client  ShmHello                     once; nobody else knows the session's id
+//           ShmRequest kLocate           where are these pages of this lease?
+//           ShmRequest kOpen             that memfd, please
+//   daemon  ShmReply | body              kLocate   for each page a ShmPage and its ShmSlabs, header
+//                                                  first, in one or more packets; the last one has
+//                                                  kLast. Fewer pages than asked: `code` says why,
+//                                                  the body ends with a sentence
+//                                        kOpen     ShmMemory, the descriptor as SCM_RIGHTS
+//
+// One packet is one message (SOCK_SEQPACKET), fixed-size structs as the machine has them: both ends
+// are on it. Whatever does not fit is an error and ends the connection.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <type_traits>
+
+namespace pagoda::shm {
+
+constexpr std::array<char, 8> kMagic = {'P', 'G', 'D', 'A', 'S', 'H', 'M', '1'};
+constexpr uint32_t kPacketBytesMax = 128 << 10;
+constexpr uint32_t kPagesMax = 65536;  // of one request
+
+struct Hello {
+  std::array<char, 8> magic = kMagic;
+  std::array<uint8_t, 16> session_id{};
+};
+
+enum class Op : uint32_t { kLocate = 1, kOpen = 2 };
+
+struct Request {
+  Op op = Op::kLocate;
+  uint32_t tag = 0;                    // comes back in every reply
+  std::array<uint8_t, 16> lease_id{};  // kLocate
+  uint32_t page_begin = 0;             // kLocate: into the lease's pages
+  uint32_t page_count = 0;
+  uint64_t memfd_id = 0;  // kOpen
+};
+
+struct Reply {
+  Op op = Op::kLocate;
+  uint32_t tag = 0;
+  int32_t code = 0;    // google.rpc.Code
+  uint32_t pages = 0;  // kLocate: in this packet
+  uint32_t last = 0;   // kLocate: 1 in the last packet
+  uint32_t reserved = 0;
+};
+
+struct Page {
+  uint32_t slabs = 0;  // the header's and one for each segment
+  uint32_t tier = 0;   // where it was found, as v1::Tier
+};
+
+struct Slab {
+  uint64_t memfd_id = 0;
+  uint64_t offset = 0;
+  uint64_t generation = 0;
+};
+
+struct Memory {
+  uint64_t memfd_bytes = 0;
+  uint64_t chunk_bytes = 0;  // where the generations begin; storage/host_tier.h
+};
+
+static_assert(sizeof(Hello) == 24 && sizeof(Request) == 40 && sizeof(Reply) == 24 &&
+              sizeof(Page) == 8 && sizeof(Slab) == 24 && sizeof(Memory) == 16);
+static_assert(std::is_trivially_copyable_v<Request> && std::is_trivially_copyable_v<Reply>);
+
+}  // namespace pagoda::shm

@@ -1,0 +1,340 @@
+// Goal: over shared memory a client of this machine gets the very bytes that gRPC would give, and
+// nothing that its leases do not name; whatever else it does harms nobody. Method: a real daemon
+// and the real client; then connections of our own that speak the protocol wrongly.
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "cache-server/testing/test_daemon.h"
+#include "cache-server/testing/test_pages.h"
+#include "client/client.h"
+#include "proto/shm_protocol.h"
+#include "storage/base/packet_socket.h"
+#include "storage/base/slab_generation.h"
+#include "storage/base/testing/status_matchers.h"
+
+namespace pagoda {
+namespace {
+
+constexpr absl::Duration kSoon = absl::Seconds(5);
+
+class ShmTest : public ::testing::Test {
+ protected:
+  void Start() {
+    daemon_.Start();
+    Connect();
+  }
+  void Connect() {
+    wire_ = std::make_unique<WireClient>(daemon_.server().address());
+    scope_ = wire_->Hello(spec_)->scopes(0);
+    PAGODA_ASSERT_OK(wire_->OpenSession());
+  }
+  std::unique_ptr<client::Client> MakeClient(const std::string& shm_socket = "") {
+    client::ClientOptions options;
+    options.target = daemon_.server().address();
+    options.model = spec_;
+    options.shm_socket = shm_socket;
+    options.reconnect_interval = absl::Milliseconds(50);
+    auto made = client::Client::Create(options);
+    PAGODA_CHECK(made.ok());
+    PAGODA_CHECK((*made)->WaitConnected(kSoon).ok());
+    return *std::move(made);
+  }
+  void Push(const std::vector<TestPage>& chain) {
+    const auto pushed = wire_->Push(chain);
+    PAGODA_ASSERT_OK(pushed);
+    for (const v1::PushResponse& response : *pushed) EXPECT_EQ(response.code(), 0);
+  }
+  static std::vector<PageKey> Keys(const std::vector<TestPage>& chain) {
+    std::vector<PageKey> keys;
+    for (const TestPage& page : chain) keys.push_back(page.key);
+    return keys;
+  }
+  absl::StatusOr<client::LookupResult> Find(client::Client& client,
+                                            const std::vector<TestPage>& chain) {
+    client::LookupQuery query;
+    const auto scope = client.FindScope({ScopeKind::kPrivate, ""});
+    query.chains = {{scope->id, Keys(chain)}};
+    query.precision_min = Precision::kQ2;
+    query.fidelity_min = Precision::kQ2;
+    return client.Lookup(query);
+  }
+  absl::StatusOr<client::FetchResult> Fetch(client::Client& client,
+                                            const std::vector<TestPage>& chain,
+                                            client::FetchOptions options = {}) {
+    const absl::StatusOr<client::LookupResult> hit = Find(client, chain);
+    if (!hit.ok()) return hit.status();
+    absl::StatusOr<client::FetchResult> result = client.Fetch(*hit, Keys(chain), options);
+    client.Release(hit->lease);
+    return result;
+  }
+  // All pages came, with the bytes that were pushed.
+  static void ExpectPushed(const absl::StatusOr<client::FetchResult>& result,
+                           const std::vector<TestPage>& chain) {
+    PAGODA_ASSERT_OK(result);
+    PAGODA_EXPECT_OK(result->status);
+    ASSERT_EQ(result->pages.size(), chain.size());
+    for (size_t i = 0; i < chain.size(); ++i) {
+      const client::FetchedPage& page = result->pages[i];
+      EXPECT_EQ(page.header.record.key, chain[i].key);
+      ASSERT_EQ(page.segments.size(), chain[i].segments.size());
+      for (size_t s = 0; s < page.segments.size(); ++s) {
+        EXPECT_EQ(AsText(page.segments[s].span().subspan(0, chain[i].segments[s].size())),
+                  chain[i].segments[s]);
+      }
+    }
+  }
+  std::string path() const { return daemon_.folder() + "/socket.shm"; }
+
+  // A connection of our own.
+  UniqueFd Socket(const std::string& session_id) {
+    absl::StatusOr<UniqueFd> fd = ConnectPackets(path());
+    PAGODA_CHECK(fd.ok());
+    shm::Hello hello;
+    std::memcpy(hello.session_id.data(), session_id.data(), hello.session_id.size());
+    Send(*fd, hello);
+    return *std::move(fd);
+  }
+  template <typename T>
+  static void Send(const UniqueFd& fd, const T& value) {
+    (void)TrySendPacket(fd.get(),
+                        absl::string_view(reinterpret_cast<const char*>(&value), sizeof(value)));
+  }
+  static bool HungUp(const UniqueFd& fd) {
+    const absl::StatusOr<Packet> packet = ReceivePacket(fd.get(), shm::kPacketBytesMax, kSoon);
+    return (packet.ok() && packet->bytes.empty()) || absl::IsUnavailable(packet.status());
+  }
+  static shm::Reply ReplyOn(const UniqueFd& fd, std::string* body = nullptr,
+                            UniqueFd* memory = nullptr) {
+    shm::Reply reply;
+    absl::StatusOr<Packet> packet = ReceivePacket(fd.get(), shm::kPacketBytesMax, kSoon);
+    PAGODA_EXPECT_OK(packet);
+    if (!packet.ok() || packet->bytes.size() < sizeof(reply)) return reply;
+    std::memcpy(&reply, packet->bytes.data(), sizeof(reply));
+    if (body != nullptr) *body = packet->bytes.substr(sizeof(reply));
+    if (memory != nullptr) *memory = std::move(packet->fd);
+    return reply;
+  }
+  static absl::StatusCode CodeOf(const shm::Reply& reply) {
+    return static_cast<absl::StatusCode>(reply.code);
+  }
+  shm::Request LocateRequest(const std::string& lease, uint32_t begin, uint32_t count) {
+    shm::Request request;
+    std::memcpy(request.lease_id.data(), lease.data(), request.lease_id.size());
+    request.page_begin = begin;
+    request.page_count = count;
+    return request;
+  }
+
+  const ModelSpec spec_ = TestModel();
+  TestDaemon daemon_;
+  std::unique_ptr<WireClient> wire_;
+  v1::ScopeInfo scope_;
+};
+
+TEST_F(ShmTest, BytesAreThoseOfGrpc) {
+  Start();
+  const std::vector<TestPage> chain = MakeChain(spec_, scope_, {.page_count = 12});
+  Push(chain);
+  const auto shared = MakeClient();
+  const auto remote = MakeClient("none");
+  const auto by_memory = Fetch(*shared, chain);
+  ExpectPushed(by_memory, chain);
+  const auto by_grpc = Fetch(*remote, chain);
+  ExpectPushed(by_grpc, chain);
+  EXPECT_EQ(by_memory->bytes, by_grpc->bytes);
+  for (size_t i = 0; i < chain.size(); ++i) {
+    EXPECT_EQ(by_memory->pages[i].header, by_grpc->pages[i].header);
+    EXPECT_EQ(by_memory->pages[i].tier, by_grpc->pages[i].tier);
+    for (size_t s = 0; s < by_memory->pages[i].segments.size(); ++s) {  // padding too
+      EXPECT_TRUE(by_memory->pages[i].segments[s].span() == by_grpc->pages[i].segments[s].span());
+    }
+  }
+  EXPECT_EQ(shared->stats().shm_pages, 12);
+  EXPECT_EQ(shared->stats().shm_fallbacks, 0);
+  EXPECT_EQ(remote->stats().shm_pages, 0);
+  // Parts of a lease, and a form that is not the stored one.
+  const auto part = Fetch(*shared, chain, {.page_begin = 5, .page_count = 3});
+  PAGODA_ASSERT_OK(part);
+  ASSERT_EQ(part->pages.size(), 3u);
+  EXPECT_EQ(part->pages[2].header.record.key, chain[7].key);
+  EXPECT_EQ(shared->stats().shm_pages, 15);
+  const auto q4 = Fetch(*shared, chain, {.precision_max = Precision::kQ4});
+  PAGODA_ASSERT_OK(q4);
+  EXPECT_EQ(PrecisionOf(q4->pages.at(0).header.planes), Precision::kQ4);
+  EXPECT_EQ(shared->stats().shm_pages, 15);
+}
+
+TEST_F(ShmTest, PagesThatLoadAreWaitedFor) {
+  Start();
+  const std::vector<TestPage> chain = MakeChain(spec_, scope_);
+  Push(chain);
+  v1::FlushResponse flushed;
+  ASSERT_TRUE(wire_->admin().Flush(wire_->Context().get(), {}, &flushed).ok());
+  v1::EvictRequest request;
+  request.mutable_filter()->set_tier(v1::TIER_HOST);
+  v1::EvictResponse evicted;
+  ASSERT_TRUE(wire_->admin().Evict(wire_->Context().get(), request, &evicted).ok());
+  EXPECT_EQ(evicted.pages(), 4u);
+  const auto client = MakeClient();
+  ExpectPushed(Fetch(*client, chain), chain);
+  EXPECT_EQ(client->stats().shm_pages, 4);
+}
+
+// Pages leave memory, other scopes take the chunks, and the client's old maps see none of it.
+TEST_F(ShmTest, WhatWasGivenBackIsNoPage) {
+  daemon_.options().ssd.enabled = false;
+  Start();
+  const auto client = MakeClient();
+  for (uint32_t seed = 1; seed <= 60; ++seed) {  // several times what fits
+    const std::vector<TestPage> chain =
+        MakeChain(spec_, scope_, {.page_count = 8, .seed = seed, .content_seed = seed});
+    Push(chain);
+    ExpectPushed(Fetch(*client, chain), chain);
+  }
+  EXPECT_EQ(client->stats().shm_pages, 480);
+}
+
+TEST_F(ShmTest, ARestartIsSurvived) {
+  Start();
+  const std::vector<TestPage> chain = MakeChain(spec_, scope_);
+  Push(chain);
+  const auto client = MakeClient();
+  ExpectPushed(Fetch(*client, chain), chain);
+  wire_.reset();
+  PAGODA_ASSERT_OK(daemon_.Stop());
+  EXPECT_FALSE(Fetch(*client, chain).ok());
+  daemon_.Start();
+  PAGODA_ASSERT_OK(client->WaitConnected(kSoon));
+  ExpectPushed(Fetch(*client, chain), chain);  // from SSD
+  EXPECT_EQ(client->stats().shm_pages, 8);
+}
+
+TEST_F(ShmTest, OffMeansGrpc) {
+  daemon_.options().shm.enabled = false;
+  Start();
+  const std::vector<TestPage> chain = MakeChain(spec_, scope_);
+  Push(chain);
+  const auto client = MakeClient();
+  ExpectPushed(Fetch(*client, chain), chain);
+  EXPECT_EQ(client->stats().shm_pages, 0);
+}
+
+TEST_F(ShmTest, StrangersAndNonsenseAreCutOff) {
+  Start();
+  EXPECT_TRUE(HungUp(Socket(std::string(16, 'x'))));  // no such session
+  const UniqueFd no_hello = *ConnectPackets(path());
+  Send(no_hello, shm::Request{});
+  EXPECT_TRUE(HungUp(no_hello));
+  shm::Hello old;
+  old.magic[7] = '0';
+  const UniqueFd other_version = *ConnectPackets(path());
+  Send(other_version, old);
+  EXPECT_TRUE(HungUp(other_version));
+  const UniqueFd odd = Socket(wire_->session_id());
+  Send(odd, char{'x'});
+  EXPECT_TRUE(HungUp(odd));
+  shm::Request unknown;
+  unknown.op = static_cast<shm::Op>(9);
+  const UniqueFd op = Socket(wire_->session_id());
+  Send(op, unknown);
+  EXPECT_TRUE(HungUp(op));
+  const UniqueFd ended = Socket(wire_->session_id());
+  Send(ended, LocateRequest(std::string(16, 'l'), 0, 1));
+  EXPECT_EQ(CodeOf(ReplyOn(ended)), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(wire_->CloseSession().ok());
+  EXPECT_TRUE(HungUp(ended));
+}
+
+TEST_F(ShmTest, OnlyLeasedPagesAndTheirMemoryAreTold) {
+  Start();
+  const std::vector<TestPage> chain = MakeChain(spec_, scope_);
+  Push(chain);
+  const auto lookup = wire_->Lookup(wire_->LookupFor(spec_, scope_, KeysOf(chain)));
+  PAGODA_ASSERT_OK(lookup);
+  WireClient other(daemon_.server().address());
+  PAGODA_ASSERT_OK(other.OpenSession());
+  const UniqueFd mine = Socket(wire_->session_id());
+  const UniqueFd stranger = Socket(other.session_id());
+
+  Send(stranger, LocateRequest(lookup->lease_id(), 0, 4));
+  EXPECT_EQ(CodeOf(ReplyOn(stranger)), absl::StatusCode::kNotFound);
+  for (const auto& [begin, count] : {std::pair{0u, 0u}, {0u, 5u}, {4u, 1u}, {1u, 4000000000u}}) {
+    Send(mine, LocateRequest(lookup->lease_id(), begin, count));
+    EXPECT_EQ(CodeOf(ReplyOn(mine)), absl::StatusCode::kInvalidArgument);
+  }
+  Send(mine, LocateRequest(lookup->lease_id(), 0, 4));
+  std::string body;
+  const shm::Reply reply = ReplyOn(mine, &body);
+  EXPECT_EQ(reply.code, 0);
+  EXPECT_EQ(reply.pages, 4u);
+  EXPECT_EQ(reply.last, 1u);
+  shm::Slab slab;
+  ASSERT_GE(body.size(), sizeof(shm::Page) + sizeof(slab));
+  std::memcpy(&slab, body.data() + sizeof(shm::Page), sizeof(slab));
+
+  shm::Request open;
+  open.op = shm::Op::kOpen;
+  open.memfd_id = slab.memfd_id;
+  Send(stranger, open);  // it was told of none of it
+  EXPECT_EQ(CodeOf(ReplyOn(stranger)), absl::StatusCode::kPermissionDenied);
+  open.memfd_id = slab.memfd_id + 1000;
+  Send(mine, open);
+  EXPECT_EQ(CodeOf(ReplyOn(mine)), absl::StatusCode::kPermissionDenied);
+  open.memfd_id = slab.memfd_id;
+  Send(mine, open);
+  UniqueFd memory;
+  EXPECT_EQ(ReplyOn(mine, &body, &memory).code, 0);
+  ASSERT_TRUE(memory.valid());
+  shm::Memory sizes;
+  ASSERT_EQ(body.size(), sizeof(sizes));
+  std::memcpy(&sizes, body.data(), sizeof(sizes));
+  EXPECT_EQ(::mmap(nullptr, sizes.memfd_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0),
+            MAP_FAILED);
+  // While the lease lives the slab stays; once it was given back its reader is told.
+  void* map = ::mmap(nullptr, sizes.memfd_bytes, PROT_READ, MAP_SHARED, memory.get(), 0);
+  ASSERT_NE(map, MAP_FAILED);
+  const auto generation = [&] {
+    const int64_t at = GenerationOffset(static_cast<int64_t>(sizes.chunk_bytes),
+                                        static_cast<int64_t>(slab.offset));
+    return *reinterpret_cast<const volatile uint64_t*>(static_cast<const char*>(map) + at);
+  };
+  v1::EvictRequest evict;
+  v1::EvictResponse evicted;
+  ASSERT_TRUE(wire_->admin().Evict(wire_->Context().get(), evict, &evicted).ok());
+  EXPECT_EQ(evicted.pages(), 0u);
+  EXPECT_EQ(generation(), slab.generation);
+  v1::ReleaseRequest release;
+  release.set_session_id(wire_->session_id());
+  release.add_lease_ids(lookup->lease_id());
+  v1::ReleaseResponse released;
+  ASSERT_TRUE(wire_->cache().Release(wire_->Context().get(), release, &released).ok());
+  ASSERT_TRUE(wire_->admin().Evict(wire_->Context().get(), evict, &evicted).ok());
+  EXPECT_EQ(evicted.pages(), 4u);
+  EXPECT_EQ(generation(), slab.generation + 1);
+  ::munmap(map, sizes.memfd_bytes);
+}
+
+// Who asks and does not read is cut off; nobody else notices.
+TEST_F(ShmTest, WhoDoesNotReadIsCutOff) {
+  Start();
+  const std::vector<TestPage> chain = MakeChain(spec_, scope_, {.page_count = 12});
+  Push(chain);
+  const auto lookup = wire_->Lookup(wire_->LookupFor(spec_, scope_, KeysOf(chain)));
+  PAGODA_ASSERT_OK(lookup);
+  const UniqueFd deaf = Socket(wire_->session_id());
+  const shm::Request request = LocateRequest(lookup->lease_id(), 0, 12);
+  absl::Status status;
+  const absl::string_view bytes(reinterpret_cast<const char*>(&request), sizeof(request));
+  for (int i = 0; i < 200000 && !absl::IsUnavailable(status); ++i) {
+    status = TrySendPacket(deaf.get(), bytes);
+    if (absl::IsResourceExhausted(status)) absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
+  const auto client = MakeClient();
+  ExpectPushed(Fetch(*client, chain), chain);
+  EXPECT_EQ(client->stats().shm_pages, 12);
+}
+
+}  // namespace
+}  // namespace pagoda
