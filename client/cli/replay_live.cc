@@ -39,14 +39,24 @@ LiveCapacity CapacityOf(const ReplayPlan& plan, const replay::Trace& trace) {
   return capacity;
 }
 
-// A daemon of our own whose host memory holds, between its marks, as much as was asked.
+// A daemon of our own whose host memory holds, between its marks, as much as was asked. Pages come
+// as raw16 and are encoded behind the push: beyond the marks there is room for those that wait.
 absl::StatusOr<std::unique_ptr<SelfDaemon>> StartLiveDaemon(const ReplayPlan& plan,
                                                             const LiveCapacity& capacity) {
   SelfDaemonOptions options;
   options.ladder = plan.precisions.front();
   options.policies.host.eviction = plan.policies.front();
-  options.policies.host.marks = {.start = 0.90, .stop = 0.88, .hard = 0.98};
-  options.host_bytes = static_cast<int64_t>(static_cast<double>(capacity.bytes) / 0.89);
+  constexpr int64_t kWaitingPages = 256;
+  const bool encodes = plan.precisions.front() < Precision::kRaw16;
+  const double waiting_bytes =
+      encodes ? static_cast<double>(kWaitingPages * StoredPageBytes(plan.shape, Precision::kRaw16))
+              : 0;
+  const double marked_bytes = static_cast<double>(capacity.bytes) / 0.89;
+  const double host_bytes = marked_bytes + waiting_bytes;
+  options.policies.host.marks = {.start = 0.90 * marked_bytes / host_bytes,
+                                 .stop = 0.88 * marked_bytes / host_bytes,
+                                 .hard = 0.98};
+  options.host_bytes = static_cast<int64_t>(host_bytes);
   const int64_t free_bytes = AvailableMemoryBytes();
   if (options.host_bytes > free_bytes) {
     return absl::ResourceExhaustedError(absl::StrFormat(
