@@ -193,8 +193,23 @@ void AttendRaw(HeadState* heads, int32_t head_count, const TokenRun& tokens, con
   }
 }
 
+void PrefetchWords(const uint16_t* words, int64_t count) {
+  for (int64_t i = 0; words != nullptr && i < count; i += 32) PrefetchLine(words + i);
+}
+
+// What the inner loops of the next tile read beside its codes. In other pages than these, in no
+// order that the processor could guess.
+void PrefetchParams(const PageTile& next, const RunArgs& run) {
+  const int64_t mean_words = MeanWords(run.head_dim);
+  const int64_t scale_words = int64_t{run.groups.count} * run.page_tokens;
+  PrefetchWords(next.k_hi_params, mean_words + (next.k_lo == nullptr ? scale_words : 0));
+  PrefetchWords(next.v_lo == nullptr ? next.v_hi_params : next.v_lo_params, scale_words);
+  PrefetchWords(next.k_lo_params, scale_words);
+}
+
 void AttendCodes(HeadState* heads, int32_t head_count, const PageTile& tile, const PageTile& next,
                  const RunArgs& run) {
+  PrefetchParams(next, run);
   CodesOf k{tile.k_hi, tile.k_lo, tile.k_lo_params, next.k_hi, next.k_lo};
   CodesOf v{tile.v_hi, tile.v_lo, tile.v_lo_params, next.v_hi, next.v_lo};
   if (k.lo == nullptr) k.scales = tile.k_hi_params + MeanWords(run.head_dim);

@@ -1,5 +1,7 @@
 #include "client/cli/attention_bench.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -88,7 +90,8 @@ absl::StatusOr<Page> Encoded(const Page& raw, Precision precision) {
 // each, padded to 4096, would be half empty at this size.
 class Pool {
  public:
-  static absl::StatusOr<Pool> Make(Precision precision, const PageShape& shape, int64_t bytes) {
+  static absl::StatusOr<Pool> Make(Precision precision, const PageShape& shape, int64_t bytes,
+                                   bool small_pages) {
     constexpr uint32_t kDistinct = 8;
     Pool pool;
     std::vector<Page> pages;
@@ -103,6 +106,9 @@ class Pool {
     }
     const int64_t count = std::max<int64_t>(kDistinct, bytes / page_bytes);
     pool.memory_ = kernels::AlignedBuffer::Uninitialized(count * page_bytes);
+    if (small_pages) {
+      ::madvise(pool.memory_.data(), static_cast<size_t>(pool.memory_.size()), MADV_NOHUGEPAGE);
+    }
     std::byte* at = pool.memory_.data();
     for (int64_t i = 0; i < count; ++i) {
       std::vector<ByteSpan> spans;
@@ -255,8 +261,8 @@ class Measure {
 
   absl::Status MakePools() {
     for (const Precision precision : options_.precisions) {
-      PAGODA_ASSIGN_OR_RETURN(
-          Pool pool, Pool::Make(precision, {1, 1, head_dim_, kPageTokens}, options_.pool_bytes));
+      PAGODA_ASSIGN_OR_RETURN(Pool pool, Pool::Make(precision, {1, 1, head_dim_, kPageTokens},
+                                                    options_.pool_bytes, options_.small_pages));
       pools_.push_back(std::move(pool));
     }
     return absl::OkStatus();

@@ -28,6 +28,7 @@ struct AttentionBenchOptions {
   int rounds = 7;
   int64_t pool_bytes = int64_t{512} << 20;  // of each precision: beyond every cache
   bool float_codes = false;
+  bool small_pages = false;  // of memory: 4 KiB, not the huge ones that the worker asks for
 };
 
 // Medians of the rounds.

@@ -97,6 +97,8 @@ void AddAttentionBenchCommand(CommandLine& commands, CLI::App* bench) {
       ->delimiter(',')
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
+  app->add_flag("--small-pages", flags->bench.small_pages,
+                "memory in pages of 4 KiB, not the huge ones that the worker asks for");
   app->add_option("--rounds", flags->bench.rounds, "rounds")
       ->type_name("N")
       ->check(CLI::Range(1, 1000))
