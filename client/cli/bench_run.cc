@@ -58,6 +58,7 @@ class Peer {
     options.target = connection.daemon;
     options.token = connection.token;
     options.client_name = "pagoda-bench";
+    options.shm_socket = "none";  // gRPC is what the bare stream is compared with
     options.model = model;
     options.control_timeout = absl::Seconds(connection.timeout_seconds);
     options.transfer_timeout = kTransferTimeout;
