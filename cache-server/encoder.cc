@@ -116,6 +116,9 @@ int64_t Encoder::ShedGain(const HostPage& page) const {
   const PageNeed need = NeedOf(page.header().record);
   const Precision target = TargetPrecision(need, ladder, absl::ZeroDuration(), /*pressure=*/true);
   if (need.in_window || target >= page.precision()) return 0;
+  // It has its ordinary step to take first, with which it goes to SSD: what pressure takes then is
+  // not lost.
+  if (page.precision() > TargetPrecision(need, ladder)) return 0;
   const absl::StatusOr<PageHeader> lower =
       PlanAtPrecision(page, target, models_.KLoLayersOf(identity));
   return lower.ok() ? std::max<int64_t>(0, page.bytes() - lower->stored_bytes()) : 0;
@@ -236,7 +239,10 @@ void Encoder::ProcessPressure(const PageRef& ref) {
   const PageNeed need = NeedOf(ref.record);
   const Ladder ladder = models_.LadderOf(page->header().identity);
   const Precision target = TargetPrecision(need, ladder, absl::ZeroDuration(), /*pressure=*/true);
-  if (need.in_window || target >= page->precision()) {  // a sequence needs it now
+  // A sequence needs it now, or it is another form of the page that still has its ordinary step to
+  // take.
+  if (need.in_window || target >= page->precision() ||
+      page->precision() > TargetPrecision(need, ladder)) {
     return store_.EndShed(ref.record, ref.scope, /*ask_again=*/true);
   }
   const absl::Status status = Lower(page, target, /*pressure=*/true);
