@@ -63,6 +63,11 @@ absl::Status ClearUnixPath(const ListenAddress& address, const sockaddr_un& path
 
 absl::StatusOr<UniqueFd> ListenUnix(const ListenAddress& address, mode_t mode, int type) {
   sockaddr_un path{};
+  if (address.unix_path.size() >= sizeof(path.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat(address.ToString(), " is a path of ",
+                                                   address.unix_path.size(), " bytes, at most ",
+                                                   sizeof(path.sun_path) - 1, " fit"));
+  }
   path.sun_family = AF_UNIX;
   address.unix_path.copy(path.sun_path, sizeof(path.sun_path) - 1);
   PAGODA_RETURN_IF_ERROR(ClearUnixPath(address, path, type));

@@ -1,6 +1,7 @@
 #include "cache-server/options.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -79,7 +80,8 @@ std::string ServerOptions::shm_socket() const {
   constexpr absl::string_view kUnix = "unix:";
   if (!shm.socket.empty()) return shm.socket;
   if (absl::StartsWith(listen, kUnix)) return absl::StrCat(listen.substr(kUnix.size()), ".shm");
-  return data_dir + "/shm.sock";
+  // A client has another working folder.
+  return (std::filesystem::absolute(data_dir) / "shm.sock").lexically_normal().string();
 }
 
 absl::Status ServerOptions::Validate() const {

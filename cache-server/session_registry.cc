@@ -60,13 +60,6 @@ absl::Status SessionRegistry::Check(const SessionId& id, const std::string& tena
   return absl::OkStatus();
 }
 
-std::optional<std::string> SessionRegistry::TenantOf(const SessionId& id) const {
-  absl::MutexLock lock(&mutex_);
-  const auto found = sessions_.find(id);
-  if (found == sessions_.end()) return std::nullopt;
-  return found->second.tenant;
-}
-
 absl::Status SessionRegistry::AddStream(const SessionId& id, const std::string& tenant,
                                         std::shared_ptr<SessionStream> stream) {
   absl::MutexLock lock(&mutex_);
@@ -80,22 +73,39 @@ absl::Status SessionRegistry::AddStream(const SessionId& id, const std::string& 
   return absl::OkStatus();
 }
 
+absl::Status SessionRegistry::AddSideStream(const SessionId& id,
+                                            std::shared_ptr<SessionStream> stream) {
+  constexpr size_t kSideStreamsMax = 4;
+  absl::MutexLock lock(&mutex_);
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return Unknown(id);
+  if (found->second.side_streams.size() >= kSideStreamsMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("session has %d side streams", kSideStreamsMax));
+  }
+  found->second.side_streams.insert(std::move(stream));
+  return absl::OkStatus();
+}
+
 void SessionRegistry::RemoveStream(const SessionId& id, const SessionStream* stream) {
   std::shared_ptr<SessionStream> removed;  // Its destructor runs without the lock.
   absl::MutexLock lock(&mutex_);
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
-  auto& streams = found->second.streams;
-  for (auto it = streams.begin(); it != streams.end(); ++it) {
-    if (it->get() != stream) continue;
-    removed = *it;
-    streams.erase(it);
-    return;
+  for (auto* streams : {&found->second.streams, &found->second.side_streams}) {
+    for (auto it = streams->begin(); it != streams->end(); ++it) {
+      if (it->get() != stream) continue;
+      removed = *it;
+      streams->erase(it);
+      return;
+    }
   }
 }
 
 void SessionRegistry::Announce(const SessionId& id, Session session, SessionEndReason reason) {
-  for (const std::shared_ptr<SessionStream>& stream : session.streams) stream->OnSessionEnd(reason);
+  for (const auto* streams : {&session.streams, &session.side_streams}) {
+    for (const std::shared_ptr<SessionStream>& stream : *streams) stream->OnSessionEnd(reason);
+  }
   on_end_(id, reason);
   session.own_stream->OnSessionEnd(reason);
 }

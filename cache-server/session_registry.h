@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,10 +59,11 @@ class SessionRegistry {
   absl::Status Touch(const SessionId& id) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Check(const SessionId& id, const std::string& tenant) const
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of a session that is open.
-  std::optional<std::string> TenantOf(const SessionId& id) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status AddStream(const SessionId& id, const std::string& tenant,
                          std::shared_ptr<SessionStream> stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  // One beside the push streams, with a small limit of its own.
+  absl::Status AddSideStream(const SessionId& id, std::shared_ptr<SessionStream> stream)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveStream(const SessionId& id, const SessionStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
   // Idempotent.
   void End(const SessionId& id, SessionEndReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -83,6 +83,7 @@ class SessionRegistry {
     absl::Duration last_message;  // on the monotonic clock
     std::shared_ptr<SessionStream> own_stream;
     absl::flat_hash_set<std::shared_ptr<SessionStream>> streams;
+    absl::flat_hash_set<std::shared_ptr<SessionStream>> side_streams;
   };
   void Announce(const SessionId& id, Session session, SessionEndReason reason)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <thread>
@@ -19,6 +20,8 @@
 #include "cache-server/listen_address.h"
 #include "pagoda/v1/cache.pb.h"
 #include "proto/shm_protocol.h"
+#include "storage/base/check.h"
+#include "storage/base/clock.h"
 #include "storage/base/packet_socket.h"
 #include "storage/base/status_macros.h"
 
@@ -26,6 +29,10 @@ namespace pagoda {
 namespace {
 
 constexpr size_t kQueueBytesMax = size_t{4} << 20;
+constexpr size_t kQueuedFdsMax = 4;  // an honest client asks for one at a time
+constexpr int kLocatingMax = 8;      // requests of one client that wait for pages
+constexpr size_t kConnectionsMax = 1024;
+constexpr absl::Duration kHelloWait = absl::Seconds(5);
 constexpr size_t kMemfdsMax = 65536;  // that one connection may have been told of
 
 template <typename T>
@@ -48,8 +55,9 @@ class Connection : public SessionStream {
     absl::MutexLock lock(&mutex_);
     if (cut_) return;
     queued_bytes_ += bytes.size();
+    if (along.valid()) ++queued_fds_;
     queue_.push_back({std::move(bytes), std::move(along)});
-    if (queued_bytes_ > kQueueBytesMax) return CutLocked();
+    if (queued_bytes_ > kQueueBytesMax || queued_fds_ > kQueuedFdsMax) return CutLocked();
     if (!watching_) Write();
   }
   // The socket has room again.
@@ -62,6 +70,10 @@ class Connection : public SessionStream {
     absl::MutexLock lock(&mutex_);
     CutLocked();
   }
+
+  absl::Duration since() const { return since_; }
+  // Requests that wait for pages; relaxed: a bound, nothing hangs on its order.
+  std::atomic<int>& locating() { return locating_; }
 
   // Memory that the client was told of, and may ask for.
   void Allow(const std::vector<SlabLocation>& locations) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -87,6 +99,7 @@ class Connection : public SessionStream {
       if (status.code() == absl::StatusCode::kResourceExhausted) return Watch(true);
       if (!status.ok()) return CutLocked();
       queued_bytes_ -= next.bytes.size();
+      if (next.along.valid()) --queued_fds_;
       queue_.pop_front();
     }
     Watch(false);
@@ -103,16 +116,20 @@ class Connection : public SessionStream {
     cut_ = true;
     queue_.clear();
     queued_bytes_ = 0;
+    queued_fds_ = 0;
     ::shutdown(fd_.get(), SHUT_RDWR);
   }
 
   const UniqueFd fd_;
   const int epoll_;
+  const absl::Duration since_ = SystemClock().Monotonic();
+  std::atomic<int> locating_{0};
   std::optional<SessionId> session_;  // of the server's thread
 
   mutable absl::Mutex mutex_;
   std::deque<Outgoing> queue_ ABSL_GUARDED_BY(mutex_);
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t queued_fds_ ABSL_GUARDED_BY(mutex_) = 0;
   bool watching_ ABSL_GUARDED_BY(mutex_) = false;  // for room in the socket
   bool cut_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<uint64_t> allowed_ ABSL_GUARDED_BY(mutex_);
@@ -122,7 +139,12 @@ class Connection : public SessionStream {
 class Locating : public std::enable_shared_from_this<Locating> {
  public:
   Locating(ServiceContext& context, std::shared_ptr<Connection> connection, uint32_t tag)
-      : context_(context), connection_(std::move(connection)), tag_(tag) {}
+      : context_(context), connection_(std::move(connection)), tag_(tag) {
+    connection_->locating().fetch_add(1, std::memory_order_relaxed);
+  }
+  ~Locating() { connection_->locating().fetch_sub(1, std::memory_order_relaxed); }
+  Locating(const Locating&) = delete;
+  Locating& operator=(const Locating&) = delete;
 
   void Run(const shm::Request& request) {
     const absl::Status status = Gather(request);
@@ -140,7 +162,8 @@ class Locating : public std::enable_shared_from_this<Locating> {
     const absl::string_view session = connection_->session()->view();
     PAGODA_ASSIGN_OR_RETURN(const std::vector<RecordKey> keys,
                             context_.store.LeasedKeys(session, token->lease));
-    if (request.page_count == 0 || request.page_begin >= keys.size() ||
+    if (request.page_count == 0 || request.page_count > shm::kPagesMax ||
+        request.page_begin >= keys.size() ||
         request.page_count > keys.size() - request.page_begin) {
       return absl::InvalidArgumentError(absl::StrFormat("pages: %d+%d asked, the lease has %d",
                                                         request.page_begin, request.page_count,
@@ -158,13 +181,24 @@ class Locating : public std::enable_shared_from_this<Locating> {
         Have(i, std::move(page));
         continue;
       }
-      context_.store.LoadLeased(session, token->lease, key,
-                                [self = shared_from_this(), i](absl::StatusOr<HostPagePtr> loaded) {
-                                  self->Have(i, std::move(loaded));
-                                });
+      context_.store.LoadLeased(
+          session, token->lease, key,
+          [self = shared_from_this(), id = token->lease, key,
+           i](absl::StatusOr<HostPagePtr> loaded) { self->Loaded(i, id, key, std::move(loaded)); });
     }
     Have(request.page_count, HostPagePtr());
     return absl::OkStatus();
+  }
+
+  // The lease holds what GetLeased gives, and nothing else.
+  void Loaded(size_t index, LeaseId lease, const RecordKey& key,
+              absl::StatusOr<HostPagePtr> loaded) {
+    if (!loaded.ok()) return Have(index, std::move(loaded));
+    context_.encoder.Consider({key, (*loaded)->header().scope});
+    absl::StatusOr<HostPagePtr> held =
+        context_.store.GetLeased(connection_->session()->view(), lease, key);
+    if (held.ok() && *held == nullptr) held = absl::UnavailableError("the page went again");
+    Have(index, std::move(held));
   }
 
   // page_count itself is the asking loop.
@@ -246,7 +280,7 @@ class ShmServerImpl : public ShmServer {
     if (!epoll_.valid() || !stop_.valid()) {
       return absl::ResourceExhaustedError("shm: no descriptors for epoll");
     }
-    Watch(stop_.get());
+    if (!Watch(stop_.get())) return absl::ResourceExhaustedError("shm: epoll_ctl");
     ListenAddress address;
     address.unix_path = path_;
     PAGODA_ASSIGN_OR_RETURN(std::vector<UniqueFd> sockets, Listen(address, mode, SOCK_SEQPACKET));
@@ -273,20 +307,30 @@ class ShmServerImpl : public ShmServer {
   }
 
  private:
-  void Watch(int fd) const {
+  bool Watch(int fd) const {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.fd = fd;
-    PAGODA_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
+    return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
   }
 
   void Take(UniqueFd fd) ABSL_LOCKS_EXCLUDED(mutex_) {
     const int number = fd.get();
     absl::MutexLock lock(&mutex_);
-    // Each session has one or two; who opens many without a session gets no more.
-    if (connections_.size() >= 4 * size_t{context_.options.limits.sessions_max}) return;
+    // Sessions bound those that have one; who never names one does not stay.
+    if (connections_.size() >= kConnectionsMax) return;
     connections_.emplace(number, std::make_shared<Connection>(std::move(fd), epoll_.get()));
-    Watch(number);
+    if (!Watch(number)) connections_.erase(number);
+  }
+
+  void CutSilentStrangers() ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::Duration now = SystemClock().Monotonic();
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [fd, connection] : connections_) {
+      if (!connection->session().has_value() && now - connection->since() > kHelloWait) {
+        connection->Cut();
+      }
+    }
   }
 
   std::shared_ptr<Connection> Find(int fd) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -311,7 +355,8 @@ class ShmServerImpl : public ShmServer {
     std::vector<epoll_event> events(64);
     while (true) {
       const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                     /*timeout=*/-1);
+                                     /*timeout=*/1000);
+      CutSilentStrangers();
       for (int i = 0; i < count; ++i) {
         if (events[i].data.fd == stop_.get()) return;
         const std::shared_ptr<Connection> connection = Find(events[i].data.fd);
@@ -326,7 +371,7 @@ class ShmServerImpl : public ShmServer {
 
   // False: the connection is over.
   bool Read(const std::shared_ptr<Connection>& connection) {
-    constexpr int kPacketsAtOnce = 16;  // then the others have their turn
+    constexpr int kPacketsAtOnce = 2;  // then the others have their turn
     for (int i = 0; i < kPacketsAtOnce; ++i) {
       absl::StatusOr<std::optional<Packet>> packet = TryReceivePacket(connection->fd(), 256);
       if (!packet.ok()) return false;
@@ -348,6 +393,7 @@ class ShmServerImpl : public ShmServer {
     std::memcpy(&request, bytes.data(), sizeof(request));
     switch (request.op) {
       case shm::Op::kLocate:
+        if (connection->locating().load(std::memory_order_relaxed) >= kLocatingMax) return false;
         std::make_shared<Locating>(context_, connection, request.tag)->Run(request);
         return true;
       case shm::Op::kOpen:
@@ -358,10 +404,8 @@ class ShmServerImpl : public ShmServer {
   }
 
   bool Introduce(const std::shared_ptr<Connection>& connection, const SessionId& session) {
-    const std::optional<std::string> tenant = context_.sessions.TenantOf(session);
-    if (!tenant.has_value()) return false;
     connection->set_session(session);
-    return context_.sessions.AddStream(session, *tenant, connection).ok();
+    return context_.sessions.AddSideStream(session, connection).ok();
   }
 
   void OpenMemory(Connection& connection, const shm::Request& request) const {

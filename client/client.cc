@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "client/channel.h"
 #include "client/fetch_call.h"
+#include "client/messages.h"
 #include "client/push_stream.h"
 #include "client/session.h"
 #include "client/shm_channel.h"
@@ -35,67 +36,13 @@ Id RandomId() {
   return id;
 }
 
-template <typename Id>
-std::string Bytes(const Id& id) {
-  return std::string(reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size());
-}
-
-absl::StatusOr<ScopeInfo> ScopeFromWire(const v1::ScopeInfo& wire) {
-  ScopeInfo info;
-  info.scope = {static_cast<ScopeKind>(wire.kind()), wire.name()};
-  PAGODA_ASSIGN_OR_RETURN(info.id, ScopeId::FromBytes(wire.scope_id()));
-  PAGODA_ASSIGN_OR_RETURN(info.root, PageKey::FromBytes(wire.root()));
-  info.may_push = wire.may_push();
-  return info;
-}
-
-absl::StatusOr<ServerInfo> ServerInfoFromWire(const v1::HelloResponse& hello, bool with_model) {
-  if (hello.protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("the daemon speaks protocol %d, this client speaks %d: update the older",
-                        hello.protocol_version(), kProtocolVersion));
-  }
-  if (hello.known_answer() != Bytes(KnownAnswer())) {
-    return absl::FailedPreconditionError("the daemon hashes page keys in another way");
-  }
-  ServerInfo info;
-  info.version = hello.server_version();
-  info.instance_id = hello.instance_id();
-  info.tenant = hello.tenant();
-  info.page_tokens = hello.page_tokens();
-  info.batch_pages_max = hello.limits().batch_pages_max();
-  info.shm_socket = hello.shm_socket();
-  if (!with_model) return info;
-  PAGODA_ASSIGN_OR_RETURN(info.identity, Identity::FromBytes(hello.identity()));
-  PAGODA_ASSIGN_OR_RETURN(info.ladder, FromWire(hello.ladder(), Precision::kNone));
-  for (const v1::ScopeInfo& wire : hello.scopes()) {
-    PAGODA_ASSIGN_OR_RETURN(ScopeInfo scope, ScopeFromWire(wire));
-    info.scopes.push_back(std::move(scope));
-  }
-  return info;
-}
-
-void FillPart(const PagePart& part, v1::Part& wire) {
-  wire.set_group(part.group);
-  wire.set_head_begin(part.head_begin);
-  wire.set_head_count(part.head_count);
-}
-
-void FillChains(absl::Span<const ScopeChain> chains,
-                google::protobuf::RepeatedPtrField<v1::KeyChain>& wire) {
-  for (const ScopeChain& chain : chains) {
-    v1::KeyChain& target = *wire.Add();
-    target.set_scope_id(Bytes(chain.scope));
-    for (const PageKey& key : chain.keys) target.add_keys(Bytes(key));
-  }
-}
-
-// Whether those pages come as they are stored: shared memory has no other form of them.
-bool AsStored(const LookupResult& hit, uint32_t begin, uint32_t count, Precision most) {
-  if (most == Precision::kNone) return true;
+// Whether those pages are in memory as they are wanted: shared memory has no other form of them,
+// and gRPC does not stand in the way of others while a disk is read.
+bool ReadyAsStored(const LookupResult& hit, uint32_t begin, uint32_t count, Precision most) {
   const auto first = hit.pages.begin() + begin;
-  return std::all_of(first, first + count,
-                     [most](const FoundPage& page) { return page.precision <= most; });
+  return std::all_of(first, first + count, [most](const FoundPage& page) {
+    return !page.loading && (most == Precision::kNone || page.precision <= most);
+  });
 }
 
 class PusherHandle : public Pusher {
@@ -214,16 +161,19 @@ void ClientImpl::Run() {
   absl::Duration next_attempt = absl::ZeroDuration();
   while (true) {
     std::shared_ptr<Session> session;
+    std::shared_ptr<ShmChannel> shm;
     std::vector<std::weak_ptr<PushStream>> pushes;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kTick);
       if (stopping_) return;
       session = session_;
+      shm = shm_;
       std::erase_if(pushes_, [](const auto& weak) { return weak.expired(); });
       pushes = pushes_;
     }
     const absl::Duration now = SystemClock().Monotonic();
+    if (shm != nullptr) shm->DropIdleMaps();
     for (const std::weak_ptr<PushStream>& weak : pushes) {
       if (const std::shared_ptr<PushStream> push = weak.lock()) push->CheckProgress(now);
     }
@@ -446,29 +396,8 @@ absl::StatusOr<LookupResult> ClientImpl::Lookup(const LookupQuery& query) {
   if (absl::Status s = FromGrpc(stub_->Lookup(&context, request, &response)); !s.ok()) {
     return fail(std::move(s));
   }
-  LookupResult result;
-  if (response.chain_index() < query.chains.size()) {
-    if (static_cast<size_t>(response.pages_size()) >
-        query.chains[response.chain_index()].keys.size()) {
-      return fail(absl::DataLossError("lookup: more pages than keys"));
-    }
-  } else if (response.pages_size() > 0) {
-    return fail(absl::DataLossError("lookup: an unknown chain"));
-  }
-  if (!response.lease_id().empty()) {
-    PAGODA_ASSIGN_OR_RETURN(result.lease, LeaseId::FromBytes(response.lease_id()));
-  }
-  // The lease ends here first: a tenth of it, at least, is margin.
-  result.lease_until = asked_at + absl::Seconds(response.lease_seconds() * 0.9);
-  result.chain_index = response.chain_index();
-  for (const v1::PageInfo& page : response.pages()) {
-    PAGODA_ASSIGN_OR_RETURN(const Precision precision,
-                            FromWire(page.precision(), Precision::kNone));
-    PAGODA_ASSIGN_OR_RETURN(const Precision fidelity, FromWire(page.fidelity(), Precision::kNone));
-    result.pages.push_back({page.state() == v1::PAGE_STATE_LOADING,
-                            static_cast<PageTier>(page.tier()), precision, fidelity,
-                            static_cast<int64_t>(page.bytes())});
-  }
+  absl::StatusOr<LookupResult> result = LookupResultFromWire(response, query, asked_at);
+  if (!result.ok()) return fail(result.status());
   return result;
 }
 
@@ -490,10 +419,10 @@ absl::StatusOr<FetchResult> ClientImpl::Fetch(const LookupResult& hit,
   const absl::Duration end = SystemClock().Monotonic() + std::min(left, options_.transfer_timeout);
   FetchResult result;
   if (connection.shm != nullptr &&
-      AsStored(hit, options.page_begin, count, options.precision_max)) {
+      ReadyAsStored(hit, options.page_begin, count, options.precision_max)) {
     result = connection.shm->Fetch(hit.lease, options.page_begin,
                                    keys.subspan(options.page_begin, count), connection.identity,
-                                   end - SystemClock().Monotonic());
+                                   options.precision_max, (end - SystemClock().Monotonic()) / 2);
     Count(&ClientStats::shm_pages, static_cast<int64_t>(result.pages.size()));
     if (result.pages.size() < count) Count(&ClientStats::shm_fallbacks);
   }

@@ -1,8 +1,11 @@
 #include "client/shm_channel.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -23,7 +26,9 @@ namespace pagoda::client {
 namespace {
 
 constexpr uint64_t kMemfdBytesMax = uint64_t{4} << 30;  // of a sane daemon
+constexpr int64_t kPageBytesMax = int64_t{1} << 30;     // likewise
 constexpr uint32_t kHeaderBytesMax = 512 << 10;
+constexpr absl::Duration kTurnWait = absl::Milliseconds(20);
 constexpr absl::Duration kMapIdle = absl::Seconds(30);  // the daemon may have given up that memory
 
 // Memory of the daemon, read-only.
@@ -36,7 +41,12 @@ class Map {
                       memory.memfd_bytes >= static_cast<uint64_t>(GenerationOffset(
                                                 static_cast<int64_t>(memory.chunk_bytes),
                                                 static_cast<int64_t>(memory.chunk_bytes)));
-    if (!fd.valid() || !sane) {
+    // A file that is shorter, or may become so, would end this process when it is read.
+    struct stat info {};
+    const bool whole = fd.valid() && ::fstat(fd.get(), &info) == 0 &&
+                       static_cast<uint64_t>(info.st_size) >= memory.memfd_bytes &&
+                       (::fcntl(fd.get(), F_GET_SEALS) & F_SEAL_SHRINK) != 0;
+    if (!whole || !sane) {
       return absl::DataLossError(absl::StrFormat("shm: memory of %d bytes, %d of them pages",
                                                  memory.memfd_bytes, memory.chunk_bytes));
     }
@@ -106,7 +116,7 @@ bool StillThere(const LocatedPage& page, const std::vector<MapPtr>& maps) {
 // A page out of its slabs' maps. Everything is bounded before it is read, and nothing counts before
 // the generations say that it was the page's.
 absl::StatusOr<FetchedPage> CopyPage(const LocatedPage& located, const std::vector<MapPtr>& maps,
-                                     const PageKey& key, const Identity& identity) {
+                                     const PageKey& key, const Identity& identity, Precision most) {
   const absl::Status gone = absl::AbortedError("shm: a page was given back while it was read");
   const ByteSpan at = maps[0]->From(located.slabs[0].offset);
   constexpr size_t kHeaderBytesAt = 12;  // kernels/README.md
@@ -127,6 +137,12 @@ absl::StatusOr<FetchedPage> CopyPage(const LocatedPage& located, const std::vect
   if (header->segments.size() + 1 != located.slabs.size()) {
     return absl::DataLossError(absl::StrFormat("shm: %d slabs for %d segments",
                                                located.slabs.size(), header->segments.size()));
+  }
+  if (header->stored_bytes() > kPageBytesMax) {
+    return absl::DataLossError(absl::StrFormat("shm: page of %d bytes", header->stored_bytes()));
+  }
+  if (most != Precision::kNone && PrecisionOf(header->planes) > most) {
+    return absl::FailedPreconditionError("shm: the page is kept in a richer form than was asked");
   }
   FetchedPage page;
   page.tier = static_cast<PageTier>(located.page.tier);
@@ -149,12 +165,17 @@ class ShmChannelImpl : public ShmChannel {
   explicit ShmChannelImpl(UniqueFd socket) : socket_(std::move(socket)) {}
 
   FetchResult Fetch(const LeaseId& lease, uint32_t page_begin, absl::Span<const PageKey> keys,
-                    const Identity& identity, absl::Duration timeout) override {
+                    const Identity& identity, Precision most, absl::Duration timeout) override {
     FetchResult result;
     const absl::Duration end = SystemClock().Monotonic() + timeout;
     std::vector<LocatedPage> located;
     std::vector<std::vector<MapPtr>> maps;
     {
+      const Turn turn(*this, std::min(timeout, kTurnWait));
+      if (!turn.mine()) {
+        result.status = absl::UnavailableError("shm: another request is under way");
+        return result;
+      }
       absl::MutexLock lock(&mutex_);
       result.status = Locate(lease, page_begin, keys.size(), end, located);
       for (const LocatedPage& page : located) {
@@ -164,10 +185,9 @@ class ShmChannelImpl : public ShmChannel {
         result.status = std::move(opened);
         break;
       }
-      DropIdleMaps();
     }
     for (size_t i = 0; i < maps.size(); ++i) {
-      absl::StatusOr<FetchedPage> page = CopyPage(located[i], maps[i], keys[i], identity);
+      absl::StatusOr<FetchedPage> page = CopyPage(located[i], maps[i], keys[i], identity, most);
       if (!page.ok()) {
         result.status = page.status();
         break;
@@ -178,9 +198,44 @@ class ShmChannelImpl : public ShmChannel {
     return result;
   }
 
+  void DropIdleMaps() override {
+    const Turn turn(*this, absl::ZeroDuration());
+    if (!turn.mine()) return;
+    absl::MutexLock lock(&mutex_);
+    const absl::Duration now = SystemClock().Monotonic();
+    absl::erase_if(maps_, [&](const auto& entry) { return now - entry.second.used > kMapIdle; });
+  }
+
   bool broken() const override { return broken_.load(std::memory_order_relaxed); }
 
  private:
+  // The connection for one request. Another one may wait for a disk: nobody stands behind it for
+  // longer than gRPC would take.
+  class Turn {
+   public:
+    Turn(ShmChannelImpl& channel, absl::Duration timeout) : channel_(channel) {
+      absl::MutexLock lock(&channel_.turn_mutex_);
+      const auto free = [this] {
+        channel_.turn_mutex_.AssertHeld();
+        return !channel_.busy_;
+      };
+      mine_ = channel_.turn_mutex_.AwaitWithTimeout(absl::Condition(&free), timeout);
+      if (mine_) channel_.busy_ = true;
+    }
+    ~Turn() {
+      if (!mine_) return;
+      absl::MutexLock lock(&channel_.turn_mutex_);
+      channel_.busy_ = false;
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    bool mine() const { return mine_; }
+
+   private:
+    ShmChannelImpl& channel_;
+    bool mine_ = false;
+  };
+
   struct Known {
     MapPtr map;
     absl::Duration used;
@@ -202,16 +257,25 @@ class ShmChannelImpl : public ShmChannel {
 
   absl::StatusOr<Packet> Answer(absl::Duration end, shm::Op op, shm::Reply& reply)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    absl::StatusOr<Packet> packet =
-        ReceivePacket(socket_.get(), shm::kPacketBytesMax, end - SystemClock().Monotonic());
-    if (!packet.ok()) return Break(packet.status());
-    if (packet->bytes.empty()) return Break(absl::UnavailableError("shm: the daemon hung up"));
-    PacketReader reader(packet->bytes);
-    if (!reader.Take(reply) || reply.op != op || reply.tag != tag_) {
-      return Break(absl::DataLossError("shm: an answer to something else"));
+    while (true) {
+      const absl::Duration left = end - SystemClock().Monotonic();
+      if (left <= absl::ZeroDuration())
+        return absl::DeadlineExceededError("shm: no answer in time");
+      absl::StatusOr<Packet> packet = ReceivePacket(socket_.get(), shm::kPacketBytesMax, left);
+      // What was asked in vain is answered later, and passed over then.
+      if (absl::IsDeadlineExceeded(packet.status())) return packet.status();
+      if (!packet.ok()) return Break(packet.status());
+      if (packet->bytes.empty()) return Break(absl::UnavailableError("shm: the daemon hung up"));
+      PacketReader reader(packet->bytes);
+      if (!reader.Take(reply))
+        return Break(absl::DataLossError("shm: an answer that is too short"));
+      if (static_cast<int32_t>(reply.tag - tag_) < 0) continue;
+      if (reply.op != op || reply.tag != tag_) {
+        return Break(absl::DataLossError("shm: an answer to something else"));
+      }
+      packet->bytes.erase(0, sizeof(reply));
+      return packet;
     }
-    packet->bytes.erase(0, sizeof(reply));
-    return packet;
   }
 
   absl::Status Locate(const LeaseId& lease, uint32_t page_begin, size_t page_count,
@@ -279,20 +343,14 @@ class ShmChannelImpl : public ShmChannel {
     return Map::Make(packet.fd, memory);
   }
 
-  void DropIdleMaps() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const absl::Duration now = SystemClock().Monotonic();
-    if (now < next_drop_) return;
-    next_drop_ = now + kMapIdle / 4;
-    absl::erase_if(maps_, [&](const auto& entry) { return now - entry.second.used > kMapIdle; });
-  }
-
   const UniqueFd socket_;
   std::atomic<bool> broken_{false};  // relaxed: it only says where not to ask
 
-  absl::Mutex mutex_;  // of the connection, one request at a time
+  absl::Mutex turn_mutex_;
+  bool busy_ ABSL_GUARDED_BY(turn_mutex_) = false;
+  absl::Mutex mutex_;  // of the connection: of who has the turn, and so never waited for
   uint32_t tag_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<uint64_t, Known> maps_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration next_drop_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

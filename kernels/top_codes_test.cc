@@ -24,14 +24,6 @@ const std::vector<PageShape>& Shapes() {
   return *kShapes;
 }
 
-std::string BytesOf(const TestPage& page) {
-  std::string bytes;
-  for (const ByteSpan span : page.spans()) {
-    bytes.append(reinterpret_cast<const char*>(span.data()), span.size());
-  }
-  return bytes;
-}
-
 // The code of a channel and a token in hi's layout.
 int CodeAt(const uint32_t* words, const PageShape& shape, bool is_k, int c, int t) {
   const int element = is_k ? c % 8 : t % 8;
@@ -122,11 +114,7 @@ TEST(TopCodesTest, EveryWayDownGivesTheSameBytes) {
         EXPECT_TRUE(BytesOf(cut3) == BytesOf(q3));
         EXPECT_TRUE(BytesOf(cut2) == BytesOf(q2));
       }
-      TestPage ref;
-      ref.header = q2.header;
-      ref.segments = AllocateSegments(ref.header);
-      PAGODA_ASSERT_OK(EncodePageRef(raw.header, raw.spans(), ref.header, ref.mutable_spans()));
-      EXPECT_TRUE(BytesOf(ref) == BytesOf(q2));
+      EXPECT_TRUE(BytesOf(EncodedByRef(raw, Precision::kQ2)) == BytesOf(q2));
     }
   }
 }

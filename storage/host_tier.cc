@@ -249,15 +249,17 @@ absl::StatusOr<Slab> HostTier::Allocate(const ScopeId& scope, int64_t bytes, Sla
   }
   // The chunk was another scope's: it gets a fresh memfd. It is in no list meanwhile.
   auto fresh = MapFresh();
-  if (fresh.ok()) Unmap(replaced);
-  absl::MutexLock lock(&mutex_);
-  if (!fresh.ok()) {
-    free_chunks_.push_back(index);
-    return fresh.status();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!fresh.ok()) {
+      free_chunks_.push_back(index);
+      return fresh.status();
+    }
+    chunks_[index].mapping = *fresh;
+    CutChunk(index, key);
+    PAGODA_CHECK(TakeSlot(key, slab));
   }
-  chunks_[index].mapping = *fresh;
-  CutChunk(index, key);
-  PAGODA_CHECK(TakeSlot(key, slab));
+  Unmap(replaced);  // now that nobody finds its descriptor any more
   return slab;
 }
 

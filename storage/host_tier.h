@@ -26,7 +26,8 @@
 //            UNAVAILABLE         the system refuses the memory; names the call and errno
 // Limits     chunk 1 MiB to 64 MiB, so that a budget has at least 16 chunks where it can
 // Cost       Allocate and Free: O(log chunks), no system call unless a chunk changes its scope;
-//            0.2 % of memory for the generations, beside the budget
+//            beside the budget 0.2 % of memory for the generations, and memfds that were replaced
+//            as long as a client maps them
 #pragma once
 
 #include <atomic>

@@ -81,6 +81,14 @@ class KvSequenceTest : public testing::Test {
     return precisions;
   }
 
+  static void ExpectSamePage(const PageBuffer& a, const PageBuffer& b) {
+    EXPECT_EQ(a.header(), b.header());
+    ASSERT_EQ(a.segments().size(), b.segments().size());
+    for (size_t i = 0; i < a.segments().size(); ++i) {
+      EXPECT_TRUE(a.segments()[i] == b.segments()[i]) << i;
+    }
+  }
+
   ThreadPool pool_{2};
 };
 
@@ -205,13 +213,7 @@ TEST_F(KvSequenceTest, LoadedQ8IsReadWholeInTheWindowAndAsQ4Beyond) {
   // Page 0 has left the window for good: its lo planes are freed, its bytes are those of a q4 page.
   EXPECT_EQ(PrecisionOf(sequence.encoded_page(0)->header().planes), kQ4);
   EXPECT_EQ(PrecisionOf(sequence.encoded_page(1)->header().planes), kQ8);
-  const PageBuffer direct = Filled(sequence, 0, kQ4);
-  const PageBuffer& dropped = *sequence.encoded_page(0);
-  ASSERT_EQ(dropped.segments().size(), direct.segments().size());
-  for (size_t i = 0; i < direct.segments().size(); ++i) {
-    EXPECT_TRUE(dropped.segments()[i] == direct.segments()[i]) << i;
-  }
-  EXPECT_EQ(dropped.header(), direct.header());
+  ExpectSamePage(*sequence.encoded_page(0), Filled(sequence, 0, kQ4));
   EXPECT_LT(sequence.encoded_page(0)->stored_bytes(), q8_bytes / 2);
 }
 
@@ -229,12 +231,7 @@ TEST_F(KvSequenceTest, ALadderReadsQ8ThenQ4OfOneEncoding) {
   // What is left of an aged page is the page that q4 would have made at once.
   KvSequence at_once = Make(kQ4, 64);
   Grow(at_once, 8);
-  const PageBuffer& aged = *ladder.encoded_page(1);
-  const PageBuffer& direct = *at_once.encoded_page(1);
-  EXPECT_EQ(aged.header(), direct.header());
-  for (size_t i = 0; i < direct.segments().size(); ++i) {
-    EXPECT_TRUE(aged.segments()[i] == direct.segments()[i]) << i;
-  }
+  ExpectSamePage(*ladder.encoded_page(1), *at_once.encoded_page(1));
   // The first page that reads q4 is page 4; before it only raw16 and q8 were read.
   EXPECT_EQ(ladder.fidelity(1), kRaw);
   EXPECT_EQ(ladder.fidelity(4), kQ8);
@@ -269,13 +266,7 @@ TEST_F(KvSequenceTest, TopCodesOfRicherPagesAreCutOnceTheyHaveAged) {
       sequence.Prepare(2, 2, pool_);
       EXPECT_EQ(sequence.widened_bytes(), q4_codes);
       EXPECT_EQ(sequence.fidelity(2), precision);
-      const PageBuffer& a = *here.encoded_page(0);
-      const PageBuffer& b = *sequence.encoded_page(0);
-      EXPECT_EQ(a.header(), b.header());
-      ASSERT_EQ(a.segments().size(), b.segments().size());
-      for (size_t i = 0; i < a.segments().size(); ++i) {
-        EXPECT_TRUE(a.segments()[i] == b.segments()[i]) << i;
-      }
+      ExpectSamePage(*here.encoded_page(0), *sequence.encoded_page(0));
     }
   }
 }
@@ -326,13 +317,7 @@ TEST_F(KvSequenceTest, AProfileReadsTheSameBytesWhereverAPageComesFrom) {
       }
       PAGODA_ASSERT_OK(loaded);
       sequence.Prepare(1, 1, pool_);
-      const PageBuffer& a = *here.encoded_page(0);
-      const PageBuffer& b = *sequence.encoded_page(0);
-      EXPECT_EQ(a.header(), b.header());
-      ASSERT_EQ(a.segments().size(), b.segments().size());
-      for (size_t i = 0; i < a.segments().size(); ++i) {
-        EXPECT_TRUE(a.segments()[i] == b.segments()[i]) << i;
-      }
+      ExpectSamePage(*here.encoded_page(0), *sequence.encoded_page(0));
       for (int32_t layer = 0; layer < kShape.layer_count; ++layer) {
         std::vector<kernels::PageTile> tiles;
         sequence.CollectTiles(1, 64, layer, 0, &tiles);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -96,6 +97,23 @@ inline TestPage EncodedPage(const TestPage& raw, Precision precision, KLoLayers 
       EncodePage(raw.header, raw.spans(), page.header, page.mutable_spans());
   PAGODA_CHECK(status.ok());
   return page;
+}
+
+// The same by the specification.
+inline TestPage EncodedByRef(const TestPage& raw, Precision precision, KLoLayers k_lo_layers = {}) {
+  TestPage page;
+  page.shape = raw.shape;
+  page.header = PlanEncodedHeader(raw.header, precision, k_lo_layers).value();
+  page.segments = AllocateSegments(page.header);
+  PAGODA_CHECK(EncodePageRef(raw.header, raw.spans(), page.header, page.mutable_spans()).ok());
+  return page;
+}
+
+// All segments with their padding.
+inline std::string BytesOf(const TestPage& page) {
+  std::string bytes;
+  for (const AlignedBuffer& segment : page.segments) bytes += std::string(AsText(segment.span()));
+  return bytes;
 }
 
 // The poorer page that an encoded one contains.

@@ -165,7 +165,8 @@ TEST_F(ShmTest, BytesAreThoseOfGrpc) {
   EXPECT_EQ(shared->stats().shm_pages, 15);
 }
 
-TEST_F(ShmTest, PagesThatLoadAreWaitedFor) {
+// gRPC waits for the disk; what it brought up is in memory then.
+TEST_F(ShmTest, PagesOnSsdComeOverGrpcFirst) {
   Start();
   const std::vector<TestPage> chain = MakeChain(spec_, scope_);
   Push(chain);
@@ -178,10 +179,13 @@ TEST_F(ShmTest, PagesThatLoadAreWaitedFor) {
   EXPECT_EQ(evicted.pages(), 4u);
   const auto client = MakeClient();
   ExpectPushed(Fetch(*client, chain), chain);
+  EXPECT_EQ(client->stats().shm_pages, 0);
+  ExpectPushed(Fetch(*client, chain), chain);
   EXPECT_EQ(client->stats().shm_pages, 4);
+  EXPECT_EQ(client->stats().shm_fallbacks, 0);
 }
 
-// Pages leave memory, other scopes take the chunks, and the client's old maps see none of it.
+// Pages leave memory, others take their slabs, and the client's maps are still good for those.
 TEST_F(ShmTest, WhatWasGivenBackIsNoPage) {
   daemon_.options().ssd.enabled = false;
   Start();
@@ -207,6 +211,7 @@ TEST_F(ShmTest, ARestartIsSurvived) {
   daemon_.Start();
   PAGODA_ASSERT_OK(client->WaitConnected(kSoon));
   ExpectPushed(Fetch(*client, chain), chain);  // from SSD
+  ExpectPushed(Fetch(*client, chain), chain);
   EXPECT_EQ(client->stats().shm_pages, 8);
 }
 
@@ -313,6 +318,71 @@ TEST_F(ShmTest, OnlyLeasedPagesAndTheirMemoryAreTold) {
   EXPECT_EQ(evicted.pages(), 4u);
   EXPECT_EQ(generation(), slab.generation + 1);
   ::munmap(map, sizes.memfd_bytes);
+}
+
+TEST_F(ShmTest, APathThatDoesNotFitIsSaid) {
+  daemon_.options().shm.socket = daemon_.folder() + "/" + std::string(120, 'x');
+  Start();
+  const std::vector<TestPage> chain = MakeChain(spec_, scope_);
+  Push(chain);
+  const auto client = MakeClient();
+  EXPECT_EQ(client->server_info()->shm_socket, "");
+  ExpectPushed(Fetch(*client, chain), chain);
+}
+
+// A page that was pushed again in full since it was found at q4.
+TEST_F(ShmTest, NoRicherFormThanWasAsked) {
+  Start();
+  const std::vector<TestPage> chain = MakeChain(spec_, scope_);
+  Push(chain);
+  const auto client = MakeClient();
+  absl::StatusOr<client::LookupResult> hit = Find(*client, chain);
+  PAGODA_ASSERT_OK(hit);
+  for (client::FoundPage& page : hit->pages)
+    page.precision = Precision::kQ4;  // as it may have been
+  const auto q4 = client->Fetch(*hit, Keys(chain), {.precision_max = Precision::kQ4});
+  PAGODA_ASSERT_OK(q4);
+  ASSERT_EQ(q4->pages.size(), 4u);
+  for (const client::FetchedPage& page : q4->pages) {
+    EXPECT_EQ(PrecisionOf(page.header.planes), Precision::kQ4);
+  }
+  EXPECT_EQ(client->stats().shm_pages, 0);
+  EXPECT_EQ(client->stats().shm_fallbacks, 1);
+}
+
+// Push streams and shared memory do not take each other's places.
+TEST_F(ShmTest, OnePushStreamIsEnough) {
+  daemon_.options().limits.staged_pages_per_session_max = 1;
+  Start();
+  const UniqueFd mine = Socket(wire_->session_id());
+  Send(mine, LocateRequest(std::string(16, 'l'), 0, 1));
+  EXPECT_EQ(CodeOf(ReplyOn(mine)), absl::StatusCode::kNotFound);
+  Push(MakeChain(spec_, scope_));
+}
+
+// Who asks for descriptors and does not read is cut off, and takes few of the daemon's.
+TEST_F(ShmTest, DescriptorsThatNobodyReadsAreFew) {
+  Start();
+  const std::vector<TestPage> chain = MakeChain(spec_, scope_);
+  Push(chain);
+  const auto lookup = wire_->Lookup(wire_->LookupFor(spec_, scope_, KeysOf(chain)));
+  PAGODA_ASSERT_OK(lookup);
+  const UniqueFd deaf = Socket(wire_->session_id());
+  Send(deaf, LocateRequest(lookup->lease_id(), 0, 4));
+  std::string body;
+  EXPECT_EQ(ReplyOn(deaf, &body).code, 0);
+  shm::Request open;
+  open.op = shm::Op::kOpen;
+  std::memcpy(&open.memfd_id, body.data() + sizeof(shm::Page), sizeof(open.memfd_id));
+  absl::Status status;
+  const absl::string_view bytes(reinterpret_cast<const char*>(&open), sizeof(open));
+  for (int i = 0; i < 200000 && !absl::IsUnavailable(status); ++i) {
+    status = TrySendPacket(deaf.get(), bytes);
+    if (absl::IsResourceExhausted(status)) absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable));
+  const auto client = MakeClient();
+  ExpectPushed(Fetch(*client, chain), chain);
 }
 
 // Who asks and does not read is cut off; nobody else notices.

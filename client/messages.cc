@@ -1,0 +1,93 @@
+#include "client/messages.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "proto/wire.h"
+#include "storage/base/status_macros.h"
+
+namespace pagoda::client {
+namespace {
+
+absl::StatusOr<ScopeInfo> ScopeFromWire(const v1::ScopeInfo& wire) {
+  ScopeInfo info;
+  info.scope = {static_cast<ScopeKind>(wire.kind()), wire.name()};
+  PAGODA_ASSIGN_OR_RETURN(info.id, ScopeId::FromBytes(wire.scope_id()));
+  PAGODA_ASSIGN_OR_RETURN(info.root, PageKey::FromBytes(wire.root()));
+  info.may_push = wire.may_push();
+  return info;
+}
+
+}  // namespace
+
+absl::StatusOr<ServerInfo> ServerInfoFromWire(const v1::HelloResponse& hello, bool with_model) {
+  if (hello.protocol_version() != kProtocolVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("the daemon speaks protocol %d, this client speaks %d: update the older",
+                        hello.protocol_version(), kProtocolVersion));
+  }
+  if (hello.known_answer() != Bytes(KnownAnswer())) {
+    return absl::FailedPreconditionError("the daemon hashes page keys in another way");
+  }
+  ServerInfo info;
+  info.version = hello.server_version();
+  info.instance_id = hello.instance_id();
+  info.tenant = hello.tenant();
+  info.page_tokens = hello.page_tokens();
+  info.batch_pages_max = hello.limits().batch_pages_max();
+  info.shm_socket = hello.shm_socket();
+  if (!with_model) return info;
+  PAGODA_ASSIGN_OR_RETURN(info.identity, Identity::FromBytes(hello.identity()));
+  PAGODA_ASSIGN_OR_RETURN(info.ladder, FromWire(hello.ladder(), Precision::kNone));
+  for (const v1::ScopeInfo& wire : hello.scopes()) {
+    PAGODA_ASSIGN_OR_RETURN(ScopeInfo scope, ScopeFromWire(wire));
+    info.scopes.push_back(std::move(scope));
+  }
+  return info;
+}
+
+void FillPart(const PagePart& part, v1::Part& wire) {
+  wire.set_group(part.group);
+  wire.set_head_begin(part.head_begin);
+  wire.set_head_count(part.head_count);
+}
+
+void FillChains(absl::Span<const ScopeChain> chains,
+                google::protobuf::RepeatedPtrField<v1::KeyChain>& wire) {
+  for (const ScopeChain& chain : chains) {
+    v1::KeyChain& target = *wire.Add();
+    target.set_scope_id(Bytes(chain.scope));
+    for (const PageKey& key : chain.keys) target.add_keys(Bytes(key));
+  }
+}
+
+absl::StatusOr<LookupResult> LookupResultFromWire(const v1::LookupResponse& response,
+                                                  const LookupQuery& query,
+                                                  absl::Duration asked_at) {
+  LookupResult result;
+  if (response.chain_index() < query.chains.size()) {
+    if (static_cast<size_t>(response.pages_size()) >
+        query.chains[response.chain_index()].keys.size()) {
+      return absl::DataLossError("lookup: more pages than keys");
+    }
+  } else if (response.pages_size() > 0) {
+    return absl::DataLossError("lookup: an unknown chain");
+  }
+  if (!response.lease_id().empty()) {
+    PAGODA_ASSIGN_OR_RETURN(result.lease, LeaseId::FromBytes(response.lease_id()));
+  }
+  // The lease ends here first: a tenth of it, at least, is margin.
+  result.lease_until = asked_at + absl::Seconds(response.lease_seconds() * 0.9);
+  result.chain_index = response.chain_index();
+  for (const v1::PageInfo& page : response.pages()) {
+    PAGODA_ASSIGN_OR_RETURN(const Precision precision,
+                            FromWire(page.precision(), Precision::kNone));
+    PAGODA_ASSIGN_OR_RETURN(const Precision fidelity, FromWire(page.fidelity(), Precision::kNone));
+    result.pages.push_back({page.state() == v1::PAGE_STATE_LOADING,
+                            static_cast<PageTier>(page.tier()), precision, fidelity,
+                            static_cast<int64_t>(page.bytes())});
+  }
+  return result;
+}
+
+}  // namespace pagoda::client

@@ -1,0 +1,33 @@
+// Between the client's own types and the messages of cache.proto. What a daemon says is checked
+// here.
+//
+// Threads  pure functions   Errors  DATA_LOSS, INVALID_ARGUMENT  an answer that cannot be
+//          FAILED_PRECONDITION  a daemon of another protocol
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "client/client.h"
+#include "pagoda/v1/cache.pb.h"
+
+namespace pagoda::client {
+
+template <typename Id>
+std::string Bytes(const Id& id) {
+  return std::string(reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size());
+}
+
+// `with_model`: the client announced one, and identity and scopes are there.
+absl::StatusOr<ServerInfo> ServerInfoFromWire(const v1::HelloResponse& hello, bool with_model);
+// `asked_at`: when the lookup was sent, which is when its lease may have begun.
+absl::StatusOr<LookupResult> LookupResultFromWire(const v1::LookupResponse& response,
+                                                  const LookupQuery& query,
+                                                  absl::Duration asked_at);
+void FillPart(const PagePart& part, v1::Part& wire);
+void FillChains(absl::Span<const ScopeChain> chains,
+                google::protobuf::RepeatedPtrField<v1::KeyChain>& wire);
+
+}  // namespace pagoda::client
