@@ -67,6 +67,7 @@ void ReadHost(YamlSection section, HostTierOptions& host, TierPolicies& policies
 void ReadShm(YamlSection section, ShmSettings& shm) {
   section.Bool("enabled", shm.enabled);
   section.String("socket", shm.socket);
+  section.Finish();
 }
 
 void ReadSsd(YamlSection section, SsdSettings& ssd, StorePolicies& policies) {

@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "cache-server/caller.h"
 #include "cache-server/config_file.h"
@@ -116,6 +117,25 @@ TEST(ConfigFileTest, EachPrefetchSourceHasItsSwitch) {
       EXPECT_EQ(options.prefetch.Enabled(other), other != source) << name;
     }
   }
+}
+
+// Whoever adds a section and forgets to ask for its unknown keys learns it here.
+TEST(ConfigFileTest, EverySectionRefusesUnknownKeys) {
+  TempDir dir;
+  std::ifstream example("deploy/pagodad.example.yaml");
+  int sections = 0;
+  for (std::string line; std::getline(example, line);) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos || line[0] < 'a' || line[0] > 'z') continue;
+    const std::string rest = line.substr(colon + 1, line.find('#', colon) - colon - 1);
+    if (!absl::StripAsciiWhitespace(rest).empty()) continue;
+    ++sections;
+    const std::string name = line.substr(0, colon);
+    ServerOptions options;
+    EXPECT_THAT(ReadConfigFile(WriteFile(dir, absl::StrCat(name, ": {zzzzzzzzz: 1}\n")), options),
+                StatusIs(absl::StatusCode::kInvalidArgument, absl::StrCat(name, ".zzzzzzzzz")));
+  }
+  EXPECT_GE(sections, 7);
 }
 
 TEST(ConfigFileTest, EveryMistakeNamesItsPlaceAndTheRemedy) {
