@@ -120,6 +120,7 @@ class ShmPushChannelImpl : public ShmPushChannel {
  public:
   ShmPushChannelImpl(UniqueFd socket, UniqueFd wake, const Options& options)
       : options_(options), socket_(std::move(socket)), wake_(std::move(wake)) {
+    absl::MutexLock lock(&join_mutex_);
     thread_ = std::thread([this] { Run(); });
   }
   ~ShmPushChannelImpl() override { Stop(); }
@@ -165,7 +166,7 @@ class ShmPushChannelImpl : public ShmPushChannel {
       stopping_ = true;
     }
     Wake();
-    const std::lock_guard<std::mutex> joining(join_mutex_);
+    absl::MutexLock joining(&join_mutex_);
     if (thread_.joinable()) thread_.join();
   }
 
@@ -411,8 +412,8 @@ class ShmPushChannelImpl : public ShmPushChannel {
   std::string packet_;
   std::deque<Named> named_;  // in order
 
-  std::mutex join_mutex_;
-  std::thread thread_;  // last: it uses everything above
+  absl::Mutex join_mutex_;
+  std::thread thread_ ABSL_GUARDED_BY(join_mutex_);  // last: it uses everything above
 };
 
 }  // namespace
