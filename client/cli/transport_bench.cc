@@ -259,11 +259,13 @@ absl::Status Bench::TouchMemory(const std::string& address) {
   const kernels::PageShape shape = ShapeOf(kPageBytesMax);
   PAGODA_ASSIGN_OR_RETURN(const std::unique_ptr<Reader> reader,
                           Reader::Connect(address, true, BenchModel(shape, "warm-up")));
-  const BenchPages pages(shape, options_.touch_bytes / kPageBytesMax);
-  const BenchPages::Chain chain = pages.MakeChain(reader->scope().root, 1);
-  for (int64_t i = 0; i < pages.page_count(); ++i) {
+  // Short chains: one as long as memory would have to give up its own end.
+  const BenchPages pages(shape, 8);
+  const auto chain_count = static_cast<uint64_t>(options_.touch_bytes / pages.payload_bytes());
+  for (uint64_t seed = 1; seed <= chain_count; ++seed) {
     PAGODA_RETURN_IF_ERROR(CheckInterrupted());
-    PAGODA_RETURN_IF_ERROR(reader->Push(pages, chain, i, 1, /*reserve=*/false));
+    const BenchPages::Chain chain = pages.MakeChain(reader->scope().root, seed);
+    PAGODA_RETURN_IF_ERROR(reader->Push(pages, chain, 0, pages.page_count(), /*reserve=*/false));
   }
   return absl::OkStatus();
 }
