@@ -125,11 +125,11 @@ class Reader {
   absl::Status Push(const BenchPages& pages, const BenchPages::Chain& chain, int64_t begin,
                     int64_t count, bool reserve) {
     if (pusher_ == nullptr) {
-      PAGODA_ASSIGN_OR_RETURN(
-          pusher_, client_->OpenPusher({}, [this](const PageKey&, const auto& outcome) {
-            absl::MutexLock lock(&mutex_);
-            if (push_status_.ok()) push_status_ = outcome.status();
-          }));
+      PAGODA_ASSIGN_OR_RETURN(pusher_,
+                              client_->OpenPusher({}, [this](const PageKey&, const auto& outcome) {
+                                absl::MutexLock lock(&mutex_);
+                                if (push_status_.ok()) push_status_ = outcome.status();
+                              }));
     }
     for (int64_t i = begin; i < begin + count; ++i) {
       client::PushItem item = pages.Item(chain, scope_, i);
@@ -300,8 +300,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Bench::MakeWorker(int index) {
   PAGODA_ASSIGN_OR_RETURN(worker->shm, Reader::Connect(unix_daemon_->address(), true, model_));
   PAGODA_ASSIGN_OR_RETURN(worker->grpc_unix,
                           Reader::Connect(unix_daemon_->address(), false, model_));
-  PAGODA_ASSIGN_OR_RETURN(worker->grpc_tcp,
-                          Reader::Connect(tcp_daemon_->address(), false, model_));
+  PAGODA_ASSIGN_OR_RETURN(worker->grpc_tcp, Reader::Connect(tcp_daemon_->address(), false, model_));
   worker->bare_unix =
       std::make_unique<grpc::GenericStub>(client::MakeDataChannel(bare_unix_->address()));
   worker->bare_tcp =
@@ -327,16 +326,17 @@ absl::Status Bench::RunClients(int client_count) {
   workers_.resize(static_cast<size_t>(client_count));
   const std::string what = absl::StrFormat("%s, %d clients", FormatBytes(bytes_), client_count);
   progress_(what + ": fetch");
-  PAGODA_RETURN_IF_ERROR(RunOp("fetch", {Path::kMemcpy, Path::kShmMap, Path::kShmCopy,
-                                         Path::kBareUnix, Path::kGrpcUnix, Path::kBareTcp,
-                                         Path::kGrpcTcp}));
+  PAGODA_RETURN_IF_ERROR(
+      RunOp("fetch", {Path::kMemcpy, Path::kShmMap, Path::kShmCopy, Path::kBareUnix,
+                      Path::kGrpcUnix, Path::kBareTcp, Path::kGrpcTcp}));
   progress_(what + ": push");
   return RunOp("push", {Path::kMemcpy, Path::kShmCopy, Path::kBareUnix, Path::kGrpcUnix,
                         Path::kBareTcp, Path::kGrpcTcp});
 }
 
 absl::Status Bench::PushChain(Reader& reader) {
-  const BenchPages::Chain& chain = &reader == workers_[0]->grpc_tcp.get() ? chain_tcp_ : chain_unix_;
+  const BenchPages::Chain& chain =
+      &reader == workers_[0]->grpc_tcp.get() ? chain_tcp_ : chain_unix_;
   return reader.Push(*pages_, chain, 0, pages_->page_count(), /*reserve=*/false);
 }
 
@@ -469,9 +469,8 @@ absl::Status Bench::Fetch(Path path, Worker& worker) {
       return Copy(worker, begin);
     case Path::kShmMap: {
       const client::FetchOptions map{.page_begin = begin, .page_count = options.page_count};
-      PAGODA_ASSIGN_OR_RETURN(
-          const std::unique_ptr<client::MappedPages> mapped,
-          worker.shm->client().Map(worker.shm->hit(), chain_unix_.keys, map));
+      PAGODA_ASSIGN_OR_RETURN(const std::unique_ptr<client::MappedPages> mapped,
+                              worker.shm->client().Map(worker.shm->hit(), chain_unix_.keys, map));
       PAGODA_RETURN_IF_ERROR(mapped->status());
       for (size_t i = 0; i < mapped->size(); ++i) PAGODA_RETURN_IF_ERROR(mapped->Page(i).status());
       return mapped->StillValid() ? absl::OkStatus() : absl::AbortedError("a mapped page is gone");
@@ -538,8 +537,8 @@ absl::Status Bench::Push(Path path, Worker& worker) {
 
 // That it is pages that travel.
 absl::Status Bench::CheckFirstPage(Worker& worker) {
-  for (const auto& [reader, chain] : {std::pair{worker.shm.get(), &chain_unix_},
-                                      std::pair{worker.grpc_tcp.get(), &chain_tcp_}}) {
+  for (const auto& [reader, chain] :
+       {std::pair{worker.shm.get(), &chain_unix_}, std::pair{worker.grpc_tcp.get(), &chain_tcp_}}) {
     PAGODA_ASSIGN_OR_RETURN(const client::FetchResult result,
                             reader->client().Fetch(reader->hit(), chain->keys, {.page_count = 1}));
     PAGODA_RETURN_IF_ERROR(result.status);
@@ -581,8 +580,7 @@ absl::Status Bench::MapMany() {
 }  // namespace
 
 absl::StatusOr<TransportReport> RunTransportBench(
-    const TransportOptions& options,
-    const std::function<void(const std::string& step)>& progress) {
+    const TransportOptions& options, const std::function<void(const std::string& step)>& progress) {
   return Bench(options, progress).Run();
 }
 

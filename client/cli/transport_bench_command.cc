@@ -62,7 +62,8 @@ void AddTransportBenchCommand(CommandLine& commands, CLI::App* bench) {
       "  shm-map    pages mapped, nothing copied       shm-copy   copied out of shared memory\n"
       "  grpc-unix, grpc-tcp   over gRPC               bare-...   gRPC alone, a call an object\n\n"
       "Example: pagoda bench transport\n"
-      "         pagoda bench transport --bytes 1048576,8388608 --clients 1 --json transport.json\n\n"
+      "         pagoda bench transport --bytes 1048576,8388608 --clients 1 --json "
+      "transport.json\n\n"
       "JSON keys: staging_fallbacks, rows[] {path, op, bytes, clients, p50_us, p99_us, p999_us,\n"
       "  gbps, bound, bound_gbps, ratio}\n");
   app->add_option("--bytes", flags->bench.bytes, "sizes of an object: 65536 times a power of two")
