@@ -21,6 +21,8 @@ region of 32 MiB. After each cell every byte of a sample is compared. Peers with
 objects are measured with those too: `batch` objects a call, whose times are those of the call.
 A push counts when the peer has acknowledged it. At most 1 GiB is pushed per cell, so that it fits
 the peers' pools of 2 GiB, which are touched once before anything is timed.
+
+Pagoda's clients are threads of one process, beside its daemon: `pagoda bench transport --help`.
 """
 
 import argparse
@@ -52,6 +54,7 @@ EXAMPLES = """examples:
   tests/peers/transport.py --only redis --seconds 0.3       # one peer, quickly
   tests/peers/transport.py --only mooncake-shm,pagoda --sizes 1MiB --json transport.json
   tests/peers/transport.py --full --json transport.json     # 16 clients too
+  tests/peers/transport.py --batch 1 --turns 5 --seconds 0.3   # on a busy machine
 
 JSON keys: machine {cpu, cores, kernel, python, date, commit, load_at_start, load_at_end, versions},
   rows[] {path, op (fetch, push), bytes, clients, batch, p50_us, p99_us, p999_us, gbps, calls,
@@ -110,6 +113,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="16 clients too")
     parser.add_argument("--seconds", type=parse_seconds, default=1.0, metavar="S",
                         help="of each cell; default: 1.0")
+    parser.add_argument("--turns", type=int, choices=range(1, 21), default=1, metavar="N",
+                        help="all paths one after the other, N times; of each cell the median by "
+                             "GB/s is kept, which a busy machine needs; default: 1")
     parser.add_argument("--batch", type=int, choices=[1, 2, 4, 8, 16], default=16, metavar="N",
                         help="objects of a call, at most 16 MiB of them; 1: no such cells; default: 16")
     parser.add_argument("--pagoda", type=pathlib.Path, metavar="FILE",
@@ -215,18 +221,24 @@ class Results:
         self.file = args.json
         self.machine = report.machine_facts()
         self.machine["versions"] = {}
-        self.rows: list[report.Row] = []
+        self.measured: list[report.Row] = []
         self.failed: list[dict[str, str]] = []
 
     def add(self, row: report.Row) -> None:
-        if not self.rows:
+        if not self.measured:
             print(report.HEADER)
-        self.rows.append(row)
+        self.measured.append(row)
         print(report.row_text(row), flush=True)
+
+    @property
+    def rows(self) -> list[report.Row]:
+        return report.median_rows(self.measured)
 
     def fail(self, path: str, reason: object) -> None:
         say(f"{path} left out: {reason}")
-        self.failed.append({"path": path, "reason": str(reason)})
+        failure = {"path": path, "reason": str(reason)}
+        if failure not in self.failed:
+            self.failed.append(failure)
 
     def write(self) -> None:
         self.machine["load_at_end"] = [round(value, 2) for value in os.getloadavg()]
@@ -300,9 +312,12 @@ def measure_pagoda(args: argparse.Namespace, results: Results) -> None:
 
 def print_closing(results: Results) -> None:
     machine = results.machine
-    versions = ", ".join(f"{peer} {version}" for peer, version in machine["versions"].items())
+    if len(results.rows) < len(results.measured):
+        print("\nmedian by GB/s of each cell's turns", report.HEADER, sep="\n")
+        print(*map(report.row_text, results.rows), sep="\n")
+    versions = "".join(f", {peer} {version}" for peer, version in machine["versions"].items())
     print(f"\n{machine['cpu']}, {machine['cores']} cores, load {machine['load_at_start'][0]} to "
-          f"{machine['load_at_end'][0]}, {machine['date']}, {machine['commit']}; {versions}")
+          f"{machine['load_at_end'][0]}, {machine['date']}, {machine['commit']}{versions}")
     if comparison := report.compare(results.rows):
         print("\n" + report.comparison_text(comparison))
     for failure in results.failed:
@@ -320,8 +335,9 @@ def main() -> int:
     results = Results(args)
     interrupted = False
     try:
-        measure_peers(args, results)
-        measure_pagoda(args, results)
+        for _ in range(args.turns):
+            measure_peers(args, results)
+            measure_pagoda(args, results)
     except KeyboardInterrupt:
         interrupted = True
         say("interrupted; all servers are ended")

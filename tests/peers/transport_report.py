@@ -15,6 +15,9 @@ from transport_setup import HERE, say
 
 Row = dict[str, Any]
 PAGODA_SECONDS_MAX = 900
+PAGODA_ATTEMPTS = 2
+PAGODA_ROUNDS = 5
+PAGODA_BYTES_MIN = 64 << 10
 SHM_PEERS = ["lmcache-shm", "lmcache-shm-engine", "mooncake-shm", "mooncake-local"]
 # Pagoda's path -> the peers' paths of the same kind: memory with memory, sockets with sockets.
 RIVALS = {
@@ -41,6 +44,16 @@ def make_row(path: str, op: str, size: int, clients: int, group: int, kind: str,
         "gbps": round(len(times) * size * group / seconds / 1e9, 4),
         "calls": len(times), "clients_are": kind, "load": round(os.getloadavg()[0], 2),
     }
+
+
+def median_rows(measured: list[Row]) -> list[Row]:
+    """One row per cell: of a cell measured in several turns the one with the median GB/s."""
+    cells: dict[tuple, list[Row]] = {}
+    for row in measured:
+        key = (row["path"], row["op"], row["bytes"], row["clients"], row.get("batch", 1))
+        cells.setdefault(key, []).append(row)
+    return [sorted(rows, key=lambda row: row["gbps"])[(len(rows) - 1) // 2]
+            for rows in cells.values()]
 
 
 HEADER = (f"{'path':18}  {'op':5}  {'object':>7}  {'clients':>7}  {'batch':>5}  "
@@ -106,11 +119,25 @@ def has_transport(pagoda: pathlib.Path) -> bool:
     return re.search(r"^\s+transport\b", done.stdout, re.M) is not None
 
 
-def known_flags(pagoda: pathlib.Path, wanted: dict[str, str]) -> list[str]:
-    done = subprocess.run([str(pagoda), "bench", "transport", "--help"], capture_output=True,
-                          text=True, timeout=20)
-    return [word for flag, value in wanted.items() if re.search(rf"{flag}\b", done.stdout)
-            for word in (flag, value)]
+def pagoda_command(pagoda: pathlib.Path, sizes: list[int], clients: list[int], seconds: float,
+                   file: pathlib.Path) -> list[str]:
+    """Each of Pagoda's cells is measured in rounds, in which its paths take turns."""
+    mine = [size for size in sizes if size >= PAGODA_BYTES_MIN]
+    if not mine:
+        raise RuntimeError(f"its objects have at least {PAGODA_BYTES_MIN} bytes")
+    return [str(pagoda), "bench", "transport", "--bytes", ",".join(map(str, mine)),
+            "--clients", ",".join(map(str, clients)), "--rounds", str(PAGODA_ROUNDS),
+            "--slice-ms", str(max(1, round(seconds * 1000 / PAGODA_ROUNDS))), "--json", str(file)]
+
+
+def run_pagoda(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True, timeout=PAGODA_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"not done after {PAGODA_SECONDS_MAX} s") from None
+    if done.returncode != 0:
+        raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-300:]}")
 
 
 def pagoda_rows(pagoda: pathlib.Path, sizes: list[int], clients: list[int],
@@ -120,21 +147,19 @@ def pagoda_rows(pagoda: pathlib.Path, sizes: list[int], clients: list[int],
         raise RuntimeError(f"no file {pagoda} (cmake --build --preset release)")
     if not has_transport(pagoda):
         raise RuntimeError(f"{pagoda} has no `bench transport`; build it anew")
-    flags = known_flags(pagoda, {
-        "--sizes": ",".join(str(size) for size in sizes),
-        "--clients": ",".join(str(count) for count in clients), "--seconds": str(seconds)})
     with tempfile.TemporaryDirectory(prefix="pagoda-transport-") as folder:
-        report = pathlib.Path(folder, "pagoda.json")
-        command = [str(pagoda), "bench", "transport", *flags, "--json", str(report)]
-        say(" ".join(command))
-        try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.PIPE, text=True, timeout=PAGODA_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"not done after {PAGODA_SECONDS_MAX} s") from None
-        if done.returncode != 0:
-            raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-300:]}")
-        return json.loads(report.read_text())["rows"]
+        file = pathlib.Path(folder, "pagoda.json")
+        command = pagoda_command(pagoda, sizes, clients, seconds, file)
+        for attempts_left in range(PAGODA_ATTEMPTS - 1, -1, -1):
+            say(" ".join(command))
+            try:
+                run_pagoda(command)
+                break
+            except RuntimeError as error:  # on a busy machine a connection may come too late
+                if attempts_left == 0:
+                    raise
+                say(f"pagoda: {error}; once more")
+        return json.loads(file.read_text())["rows"]
 
 
 def single_rows(rows: list[Row]) -> dict[tuple, Row]:
