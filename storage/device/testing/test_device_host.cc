@@ -1,0 +1,15 @@
+// The host as two devices.
+#include "storage/device/host_runtime.h"
+#include "storage/device/testing/test_device.h"
+
+namespace pagoda {
+
+int TestDeviceCount() { return 2; }
+
+absl::StatusOr<std::unique_ptr<DeviceRuntime>> OpenTestDevice(int index) {
+  HostRuntimeOptions options;
+  options.uuid.bytes[15] = static_cast<uint8_t>(index);
+  return std::make_unique<HostRuntime>(options);
+}
+
+}  // namespace pagoda
