@@ -440,9 +440,9 @@ int64_t HostRuntime::used_bytes() const {
   return used_bytes_;
 }
 
-void HostRuntime::FailNext(HostCall call, absl::Status status) {
+void HostRuntime::FailNext(HostCall call, absl::Status status, int64_t skipped) {
   absl::MutexLock lock(&mutex_);
-  faults_.emplace(call, std::move(status));
+  faults_.push_back({call, std::move(status), skipped});
 }
 
 void HostRuntime::FailPieceAfter(int64_t pieces) {
@@ -462,10 +462,15 @@ std::vector<std::string> HostRuntime::misuses() const {
 
 absl::Status HostRuntime::TakeFault(HostCall call) {
   PAGODA_RETURN_IF_ERROR(health_);
-  const auto it = faults_.find(call);
-  if (it == faults_.end()) return absl::OkStatus();
-  absl::Status status = std::move(it->second);
-  faults_.erase(it);
+  absl::Status status;
+  for (auto it = faults_.begin(); it != faults_.end();) {
+    if (it->call != call || it->skipped-- > 0) {
+      ++it;
+      continue;
+    }
+    status = std::move(it->status);
+    it = faults_.erase(it);
+  }
   return status;
 }
 

@@ -74,8 +74,10 @@ class HostRuntime final : public DeviceRuntime {
   int64_t unfinished_count() const ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t used_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The next call of this kind returns `status`; asked twice, the next two do.
-  void FailNext(HostCall call, absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The next call of this kind, or the one after `skipped` of them, returns `status`. Several
+  // faults of a kind are counted each by itself.
+  void FailNext(HostCall call, absl::Status status, int64_t skipped = 0)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Loses the device when this many more pieces have been copied.
   void FailPieceAfter(int64_t pieces) ABSL_LOCKS_EXCLUDED(mutex_);
   void Lose(absl::string_view reason) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -129,6 +131,12 @@ class HostRuntime final : public DeviceRuntime {
     std::deque<std::unique_ptr<Work>> queue;
   };
 
+  struct Fault {
+    HostCall call;
+    absl::Status status;
+    int64_t skipped;
+  };
+
   absl::Status TakeFault(HostCall call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Submit(StreamState& stream, std::unique_ptr<Work> work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -169,7 +177,7 @@ class HostRuntime final : public DeviceRuntime {
   std::map<const std::byte*, int64_t> registered_ ABSL_GUARDED_BY(mutex_);
   std::map<const std::byte*, int64_t> noted_free_ ABSL_GUARDED_BY(mutex_);  // disjoint
   std::map<const uint64_t*, VectorClock> flag_clocks_ ABSL_GUARDED_BY(mutex_);
-  std::multimap<HostCall, absl::Status> faults_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Fault> faults_ ABSL_GUARDED_BY(mutex_);
   int64_t pieces_left_ ABSL_GUARDED_BY(mutex_) = -1;  // until the device is lost; -1: never
   std::vector<std::string> misuses_ ABSL_GUARDED_BY(mutex_);
   bool running_ ABSL_GUARDED_BY(mutex_) = false;  // a piece is copied, without the lock

@@ -5,7 +5,8 @@
 // nothing orders, addresses outside of any buffer.
 //
 // Units      bytes
-// Threads    a runtime: any thread; a stream or an event: one at a time
+// Threads    a runtime: any thread; a stream: one at a time; an event: recorded by one at a time,
+//            asked and waited for by any
 // Ownership  buffers, streams, events and registrations must not outlive their runtime. Memory that
 //            is on either end of a copy belongs to the copy until an event behind it is done, and a
 //            stream is destroyed idle: nobody else waits for it
