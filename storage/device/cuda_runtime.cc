@@ -79,8 +79,8 @@ class CudaRuntime final : public DeviceRuntime {
     return health_;
   }
 
-  // Makes this the thread's device. First in every call.
-  absl::Status Use() {
+  // First in every call.
+  absl::Status MakeCurrent() override {
     PAGODA_RETURN_IF_ERROR(health());
     return Check("cudaSetDevice", cudaSetDevice(ordinal_));
   }
@@ -106,12 +106,12 @@ class CudaRuntime final : public DeviceRuntime {
     if (bytes <= 0) {
       return absl::InvalidArgumentError(absl::StrFormat("cuda: a buffer of %d bytes", bytes));
     }
-    PAGODA_RETURN_IF_ERROR(Use());
+    PAGODA_RETURN_IF_ERROR(MakeCurrent());
     return Cleared(memory_.Allocate(bytes, sharing));
   }
 
   absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override {
-    PAGODA_RETURN_IF_ERROR(Use());
+    PAGODA_RETURN_IF_ERROR(MakeCurrent());
     cudaStream_t stream = nullptr;
     PAGODA_RETURN_IF_ERROR(Check("cudaStreamCreateWithFlags",
                                  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
@@ -119,7 +119,7 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   absl::StatusOr<std::unique_ptr<DeviceEvent>> NewEvent() override {
-    PAGODA_RETURN_IF_ERROR(Use());
+    PAGODA_RETURN_IF_ERROR(MakeCurrent());
     cudaEvent_t event = nullptr;
     PAGODA_RETURN_IF_ERROR(Check("cudaEventCreateWithFlags",
                                  cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
@@ -128,7 +128,7 @@ class CudaRuntime final : public DeviceRuntime {
 
   absl::StatusOr<std::unique_ptr<HostRegistration>> RegisterHost(std::byte* data,
                                                                  int64_t bytes) override {
-    PAGODA_RETURN_IF_ERROR(Use());
+    PAGODA_RETURN_IF_ERROR(MakeCurrent());
     PAGODA_RETURN_IF_ERROR(Check(
         "cudaHostRegister", cudaHostRegister(data, static_cast<size_t>(bytes),
                                              cudaHostRegisterPortable | cudaHostRegisterMapped)));
@@ -152,12 +152,12 @@ class CudaRuntime final : public DeviceRuntime {
   }
 
   absl::StatusOr<MemoryHandle> Export(const DeviceBuffer& buffer) override {
-    PAGODA_RETURN_IF_ERROR(Use());
+    PAGODA_RETURN_IF_ERROR(MakeCurrent());
     return Cleared(memory_.Export(buffer));
   }
 
   absl::StatusOr<std::unique_ptr<DeviceBuffer>> Import(MemoryHandle handle) override {
-    PAGODA_RETURN_IF_ERROR(Use());
+    PAGODA_RETURN_IF_ERROR(MakeCurrent());
     return Cleared(memory_.Import(std::move(handle)));
   }
 
@@ -187,12 +187,12 @@ class CudaRuntime final : public DeviceRuntime {
 CudaEvent::~CudaEvent() { (void)cudaEventDestroy(event_); }
 CudaStream::~CudaStream() { (void)cudaStreamDestroy(stream_); }
 CudaRegistration::~CudaRegistration() {
-  (void)runtime_->Use();
+  (void)runtime_->MakeCurrent();
   (void)cudaHostUnregister(data_);
 }
 
 absl::StatusOr<bool> CudaEvent::Done() {
-  PAGODA_RETURN_IF_ERROR(runtime_->Use());
+  PAGODA_RETURN_IF_ERROR(runtime_->MakeCurrent());
   if (!recorded_) return absl::FailedPreconditionError("cuda: an event never recorded");
   const cudaError_t error = cudaEventQuery(event_);
   if (error == cudaErrorNotReady) return false;
@@ -201,7 +201,7 @@ absl::StatusOr<bool> CudaEvent::Done() {
 }
 
 absl::Status CudaStream::CopyBatch(CopyDirection direction, absl::Span<const CopyPiece> pieces) {
-  PAGODA_RETURN_IF_ERROR(runtime_->Use());
+  PAGODA_RETURN_IF_ERROR(runtime_->MakeCurrent());
   if (pieces.empty()) return absl::OkStatus();
 #if CUDART_VERSION >= 12080
   std::vector<void*> targets;
@@ -249,14 +249,14 @@ absl::Status CudaStream::CopyBatch(CopyDirection direction, absl::Span<const Cop
 }
 
 absl::Status CudaStream::Clear(std::byte* target, int64_t bytes) {
-  PAGODA_RETURN_IF_ERROR(runtime_->Use());
+  PAGODA_RETURN_IF_ERROR(runtime_->MakeCurrent());
   return runtime_->Check("cudaMemsetAsync",
                          cudaMemsetAsync(target, 0, static_cast<size_t>(bytes), stream_));
 }
 
 absl::Status CudaStream::Record(DeviceEvent& event) {
   auto& cuda = static_cast<CudaEvent&>(event);
-  PAGODA_RETURN_IF_ERROR(runtime_->Use());
+  PAGODA_RETURN_IF_ERROR(runtime_->MakeCurrent());
   PAGODA_RETURN_IF_ERROR(runtime_->Check("cudaEventRecord", cudaEventRecord(cuda.event_, stream_)));
   cuda.recorded_ = true;
   return absl::OkStatus();
@@ -264,7 +264,7 @@ absl::Status CudaStream::Record(DeviceEvent& event) {
 
 absl::Status CudaStream::WaitFor(DeviceEvent& event) {
   const auto& cuda = static_cast<CudaEvent&>(event);
-  PAGODA_RETURN_IF_ERROR(runtime_->Use());
+  PAGODA_RETURN_IF_ERROR(runtime_->MakeCurrent());
   if (!cuda.recorded_) {
     return absl::FailedPreconditionError("cuda: a wait for an event never recorded");
   }
@@ -273,7 +273,7 @@ absl::Status CudaStream::WaitFor(DeviceEvent& event) {
 }
 
 absl::StatusOr<CUdeviceptr> CudaStream::FlagAddress(const uint64_t* word) {
-  PAGODA_RETURN_IF_ERROR(runtime_->Use());
+  PAGODA_RETURN_IF_ERROR(runtime_->MakeCurrent());
   void* address = nullptr;
   if (reinterpret_cast<uintptr_t>(word) % sizeof(uint64_t) != 0 ||
       cudaHostGetDevicePointer(&address, const_cast<uint64_t*>(word), /*flags=*/0) != cudaSuccess) {

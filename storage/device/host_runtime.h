@@ -52,6 +52,7 @@ class HostRuntime final : public DeviceRuntime {
 
   const DeviceInfo& info() const override { return info_; }
   absl::Status health() const override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status MakeCurrent() override { return health(); }
   absl::StatusOr<std::unique_ptr<DeviceBuffer>> Allocate(int64_t bytes,
                                                          DeviceSharing sharing) override;
   absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override;

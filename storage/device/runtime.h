@@ -134,6 +134,9 @@ class DeviceRuntime {
   // OK, or why the device is lost.
   virtual absl::Status health() const = 0;
 
+  // Makes it the calling thread's device, for libraries that work on that.
+  virtual absl::Status MakeCurrent() = 0;
+
   // At least `bytes`, 256-aligned; not cleared.
   virtual absl::StatusOr<std::unique_ptr<DeviceBuffer>> Allocate(int64_t bytes,
                                                                  DeviceSharing sharing) = 0;
