@@ -114,6 +114,7 @@ TEST(PeerLinkDeviceTest, MovesBothWaysAndJoinsAgainAfterADeath) {
   if (TestDeviceCount() < 2) GTEST_SKIP() << "fewer than two GPUs";
   Rank a(0);
   Rank b(1);
+  if (const auto probe = OpenTestTransport(*a.device); !probe.ok()) GTEST_SKIP() << probe.status();
   a.Open();
   b.Open();
   Join(a, b);
