@@ -1,7 +1,5 @@
 #include "storage/device/device_pool.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_format.h"
 #include "storage/base/bytes.h"
 #include "storage/base/check.h"
@@ -34,27 +32,17 @@ DeviceSlab& DeviceSlab::operator=(DeviceSlab&& other) noexcept {
   pool_ = std::exchange(other.pool_, nullptr);
   data_ = std::exchange(other.data_, nullptr);
   place_ = std::exchange(other.place_, SlabPlace{});
-  fences_ = std::move(other.fences_);
-  other.fences_.clear();
   return *this;
 }
 
-void DeviceSlab::KeepUntil(const Fence& fence) {
-  for (Fence& kept : fences_) {
-    if (kept.timeline != fence.timeline) continue;
-    kept.value = std::max(kept.value, fence.value);
-    return;
-  }
-  fences_.push_back(fence);
-}
+void DeviceSlab::KeepUntil(const Fence& fence) const { pool_->Keep(place_, fence); }
 
 void DeviceSlab::Reset() {
   if (data_ == nullptr) return;
-  pool_->Free(place_, fences_);
+  pool_->Free(place_);
   pool_ = nullptr;
   data_ = nullptr;
   place_ = SlabPlace{};
-  fences_.clear();
 }
 
 absl::StatusOr<std::shared_ptr<DevicePool>> DevicePool::Create(DeviceRuntime& runtime,
@@ -136,10 +124,15 @@ absl::Status DevicePool::OpenChunk(const DeviceSlabs::TakenChunk& taken) {
   return status;
 }
 
-void DevicePool::Free(const SlabPlace& place, absl::Span<const Fence> fences) {
+void DevicePool::Keep(const SlabPlace& place, const Fence& fence) {
+  absl::MutexLock lock(&mutex_);
+  slabs_.Keep(place, fence);
+}
+
+void DevicePool::Free(const SlabPlace& place) {
   absl::MutexLock lock(&mutex_);
   std::vector<SlabPlace> freed;
-  slabs_.Free(place, fences, freed);
+  slabs_.Free(place, freed);
   NoteFreed(freed);
 }
 

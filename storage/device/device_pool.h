@@ -54,9 +54,9 @@ class DeviceSlab {
   int64_t bytes() const { return place_.bytes; }
   bool empty() const { return data_ == nullptr; }
   const SlabPlace& place() const { return place_; }
-  // The bytes are not used again before this fence is passed. One of each timeline counts, the
-  // last.
-  void KeepUntil(const Fence& fence);
+  // The bytes are not used again before this fence is passed; of each timeline the last counts.
+  // From any thread, while nobody resets the slab.
+  void KeepUntil(const Fence& fence) const;
   void Reset();
 
  private:
@@ -64,7 +64,6 @@ class DeviceSlab {
   DevicePool* pool_ = nullptr;
   std::byte* data_ = nullptr;
   SlabPlace place_;
-  std::vector<Fence> fences_;
 };
 
 class DevicePool {
@@ -99,7 +98,8 @@ class DevicePool {
 
   DevicePool(DeviceRuntime& runtime, const DevicePoolOptions& options);
   absl::Status OpenChunk(const DeviceSlabs::TakenChunk& taken) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Free(const SlabPlace& place, absl::Span<const Fence> fences) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Keep(const SlabPlace& place, const Fence& fence) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Free(const SlabPlace& place) ABSL_LOCKS_EXCLUDED(mutex_);
   void NoteFreed(absl::Span<const SlabPlace> freed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Constant after construction, or Create.

@@ -84,14 +84,24 @@ void DeviceSlabs::Empty(uint32_t index) {
   usage_.reserved_bytes -= chunk_bytes_;
 }
 
-void DeviceSlabs::Free(const SlabPlace& place, absl::Span<const Fence> fences,
-                       std::vector<SlabPlace>& freed) {
+void DeviceSlabs::Keep(const SlabPlace& place, const Fence& fence) {
+  PAGODA_CHECK(IsTaken(place));
+  std::vector<Fence>& fences = chunks_[place.chunk].slots[place.slot].fences;
+  for (Fence& kept : fences) {
+    if (kept.timeline != fence.timeline) continue;
+    kept.value = std::max(kept.value, fence.value);
+    return;
+  }
+  fences.push_back(fence);
+}
+
+void DeviceSlabs::Free(const SlabPlace& place, std::vector<SlabPlace>& freed) {
   PAGODA_CHECK(IsTaken(place));
   Slot& slot = chunks_[place.chunk].slots[place.slot];
   usage_.used_bytes -= place.bytes;
   usage_.limbo_bytes += place.bytes;
   slot.state = SlotState::kLimbo;
-  for (const Fence& fence : fences) {
+  for (const Fence& fence : std::exchange(slot.fences, {})) {
     const auto it = timelines_.find(fence.timeline);
     if (it == timelines_.end() || it->second.reached >= fence.value) continue;
     it->second.waiting.emplace(fence.value, Waiting{place.chunk, place.slot});

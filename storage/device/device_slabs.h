@@ -25,7 +25,6 @@
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "storage/base/scope.h"
 #include "storage/device/fence.h"
 
@@ -63,8 +62,11 @@ class DeviceSlabs {
   void OpenChunk(uint32_t chunk);
   void ReturnChunk(uint32_t chunk);
 
+  // The place is not free again before this fence is passed; of each timeline the last counts.
+  // REQUIRES: the place is taken.
+  void Keep(const SlabPlace& place, const Fence& fence);
   // What became free is appended to `freed`. REQUIRES: the place is taken.
-  void Free(const SlabPlace& place, absl::Span<const Fence> fences, std::vector<SlabPlace>& freed);
+  void Free(const SlabPlace& place, std::vector<SlabPlace>& freed);
 
   TimelineId AddTimeline();
   // Values below an earlier one are of no effect; so are timelines that ended.
@@ -83,7 +85,8 @@ class DeviceSlabs {
   enum class SlotState : uint8_t { kFree, kTaken, kLimbo };
   struct Slot {
     SlotState state = SlotState::kFree;
-    uint32_t open_fences = 0;
+    uint32_t open_fences = 0;   // in limbo
+    std::vector<Fence> fences;  // while taken
   };
   struct Chunk {
     bool touched = false;     // a scope has had it

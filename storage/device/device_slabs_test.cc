@@ -26,6 +26,12 @@ std::optional<SlabPlace> Take(DeviceSlabs& slabs, const ScopeId& scope, int64_t 
   return slabs.TakeSlab(scope, bytes);
 }
 
+void Free(DeviceSlabs& slabs, const SlabPlace& place, const std::vector<Fence>& fences,
+          std::vector<SlabPlace>& freed) {
+  for (const Fence& fence : fences) slabs.Keep(place, fence);
+  slabs.Free(place, freed);
+}
+
 TEST(DeviceSlabsTest, WaitsForEveryFence) {
   DeviceSlabs slabs(1, kChunkBytes);
   const TimelineId stream = slabs.AddTimeline();
@@ -33,7 +39,7 @@ TEST(DeviceSlabsTest, WaitsForEveryFence) {
   std::vector<SlabPlace> freed;
   const SlabPlace place = *Take(slabs, kA, kChunkBytes);
   EXPECT_TRUE(slabs.IsTaken(place));
-  slabs.Free(place, {{stream, 3}, {worker, 1}}, freed);
+  Free(slabs, place, {{stream, 3}, {worker, 1}}, freed);
   EXPECT_FALSE(slabs.IsTaken(place));
   EXPECT_FALSE(Take(slabs, kA, kChunkBytes).has_value());
   slabs.Advance(worker, 7, freed);
@@ -54,13 +60,13 @@ TEST(DeviceSlabsTest, APassedFenceAndAnEndedTimelineHoldNothing) {
   std::vector<SlabPlace> freed;
   slabs.Advance(stream, 5, freed);
   slabs.Advance(stream, 4, freed);  // never back
-  slabs.Free(*Take(slabs, kA, 4096), {{stream, 5}}, freed);
+  Free(slabs, *Take(slabs, kA, 4096), {{stream, 5}}, freed);
   EXPECT_EQ(freed.size(), 1u);
-  slabs.Free(*Take(slabs, kA, 4096), {{worker, 1}}, freed);
+  Free(slabs, *Take(slabs, kA, 4096), {{worker, 1}}, freed);
   EXPECT_EQ(freed.size(), 1u);
   slabs.EndTimeline(worker, freed);
   EXPECT_EQ(freed.size(), 2u);
-  slabs.Free(*Take(slabs, kA, 4096), {{worker, 9}}, freed);
+  Free(slabs, *Take(slabs, kA, 4096), {{worker, 9}}, freed);
   EXPECT_EQ(freed.size(), 3u);
   PAGODA_EXPECT_OK(slabs.CheckAccounting());
 }
@@ -73,11 +79,11 @@ TEST(DeviceSlabsTest, AMappedChunkStaysWithItsScope) {
   const SlabPlace place = *Take(slabs, kA, 4096, &cleared);
   EXPECT_FALSE(cleared);
   slabs.AddImporter(place, worker);
-  slabs.Free(place, {}, freed);
+  Free(slabs, place, {}, freed);
   EXPECT_FALSE(Take(slabs, kB, 4096).has_value());
   const SlabPlace again = *Take(slabs, kA, 8192, &cleared);  // its own scope, another size
   EXPECT_FALSE(cleared);
-  slabs.Free(again, {}, freed);
+  Free(slabs, again, {}, freed);
   slabs.EndTimeline(worker, freed);
   ASSERT_TRUE(Take(slabs, kB, 4096, &cleared).has_value());
   EXPECT_TRUE(cleared);
@@ -86,7 +92,7 @@ TEST(DeviceSlabsTest, AMappedChunkStaysWithItsScope) {
 TEST(DeviceSlabsTest, AReturnedChunkIsFreeAndStillToBeCleared) {
   DeviceSlabs slabs(1, kChunkBytes);
   std::vector<SlabPlace> freed;
-  slabs.Free(*Take(slabs, kA, 4096), {}, freed);
+  Free(slabs, *Take(slabs, kA, 4096), {}, freed);
   slabs.ReturnChunk(slabs.TakeChunk(kB, 4096)->chunk);
   EXPECT_EQ(slabs.usage().reserved_bytes, 0);
   const auto taken = slabs.TakeChunk(kB, 4096);
@@ -151,7 +157,7 @@ TEST(DeviceSlabsTest, SeededRunsKeepEverySlabToItsHolder) {
         for (Fence& fence : one.fences) fence.value += reached[fence.timeline] / 2;
         const SlabPlace place = one.place;
         const std::vector<Fence> fences = one.fences;
-        slabs.Free(place, fences, freed);
+        Free(slabs, place, fences, freed);
       } else if (what < 97) {
         const TimelineId timeline = any();
         slabs.Advance(timeline, reached[timeline] += random() % 20, freed);
@@ -167,7 +173,7 @@ TEST(DeviceSlabsTest, SeededRunsKeepEverySlabToItsHolder) {
     }
     std::vector<SlabPlace> freed;
     for (const Held& one : held) {
-      if (one.fences.empty()) slabs.Free(one.place, {}, freed);
+      if (one.fences.empty()) Free(slabs, one.place, {}, freed);
     }
     for (const auto& [timeline, value] : reached) slabs.EndTimeline(timeline, freed);
     EXPECT_EQ(slabs.usage().reserved_bytes, 0) << "seed " << seed;

@@ -95,7 +95,7 @@ DeviceExport::~DeviceExport() {
   if (Poll()) pool_->Advance(timeline_, UINT64_MAX);
 }
 
-absl::StatusOr<DeviceGrant> DeviceExport::Share(DeviceSlab& slab) {
+absl::StatusOr<DeviceGrant> DeviceExport::Share(const DeviceSlab& slab) {
   if (!Poll()) return absl::UnavailableError("device export: the worker has ended");
   const SlabPlace& place = slab.place();
   const auto [it, fresh] = sent_.try_emplace(place.chunk, uint64_t{place.chunk} + 1);

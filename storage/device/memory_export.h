@@ -59,7 +59,7 @@ class DeviceExport {
   ~DeviceExport();
 
   // Keeps the slab from being used again until its ticket is finished.
-  absl::StatusOr<DeviceGrant> Share(DeviceSlab& slab);
+  absl::StatusOr<DeviceGrant> Share(const DeviceSlab& slab);
 
   // Takes back what the worker has finished. False: it has ended, and holds nothing any more.
   bool Poll();
