@@ -20,11 +20,8 @@ bool PinnedMemory::Pin(MutableByteSpan chunk) {
   {
     absl::MutexLock lock(&mutex_);
     if (const auto it = chunks_.find(chunk.data()); it != chunks_.end()) {
-      const Entry& entry = it->second;
-      PAGODA_CHECK(entry.bytes == bytes);
-      const auto settled = [&entry] { return !entry.busy; };
-      mutex_.Await(absl::Condition(&settled));
-      return entry.registration != nullptr;
+      PAGODA_CHECK(it->second.bytes == bytes);
+      return it->second.registration != nullptr;
     }
     chunks_[chunk.data()].bytes = bytes;
     if (report_.pinned_bytes + bytes > bytes_max_) {

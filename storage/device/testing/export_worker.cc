@@ -51,7 +51,6 @@ int Run(const char* path) {
       if (!status.ok()) (void)TrySendPacket(socket->get(), status.ToString());
       continue;
     }
-    DeviceGrant grant;
     char verb[16];
     unsigned long long id, ticket;
     long long offset, bytes;
