@@ -165,10 +165,10 @@ class CudaRuntime final : public DeviceRuntime {
   void NoteOwned(const std::byte*, int64_t) override {}
 
  private:
-  // Memory calls fail without loss; what a loss left behind is seen by the next Check.
+  // Takes the error of a memory call from the thread, and a loss behind it into account.
   template <typename T>
   absl::StatusOr<T> Cleared(absl::StatusOr<T> result) {
-    if (!result.ok()) (void)cudaGetLastError();
+    if (!result.ok()) (void)Check("cudaGetLastError", cudaGetLastError());
     return result;
   }
 
@@ -275,12 +275,16 @@ absl::Status CudaStream::WaitFor(DeviceEvent& event) {
 absl::StatusOr<CUdeviceptr> CudaStream::FlagAddress(const uint64_t* word) {
   PAGODA_RETURN_IF_ERROR(runtime_->MakeCurrent());
   void* address = nullptr;
-  if (reinterpret_cast<uintptr_t>(word) % sizeof(uint64_t) != 0 ||
-      cudaHostGetDevicePointer(&address, const_cast<uint64_t*>(word), /*flags=*/0) != cudaSuccess) {
+  cudaError_t error = cudaErrorInvalidValue;
+  if (reinterpret_cast<uintptr_t>(word) % sizeof(uint64_t) == 0) {
+    error = cudaHostGetDevicePointer(&address, const_cast<uint64_t*>(word), /*flags=*/0);
+  }
+  if (error == cudaErrorInvalidValue || error == cudaErrorHostMemoryNotRegistered) {
     (void)cudaGetLastError();
     return absl::InvalidArgumentError(
         absl::StrFormat("cuda: flag word at %p is not 8-aligned in registered host memory", word));
   }
+  PAGODA_RETURN_IF_ERROR(runtime_->Check("cudaHostGetDevicePointer", error));
   return reinterpret_cast<CUdeviceptr>(address);
 }
 
