@@ -120,7 +120,7 @@ TEST_F(CudaFaultTest, DescriptorsThatCannotBeImportedAreNotOffered) {
   const auto device = *OpenCudaDevice((*ListCudaDevices())[0].uuid);
   const auto buffer = *device->Allocate(8192, DeviceSharing::kExportable);
   EXPECT_EQ(device->Export(*buffer)->kind, MemoryHandle::Kind::kLegacyIpc);
-  EXPECT_THAT(OpenCudaDevice({}), StatusIs(absl::StatusCode::kNotFound, "among 1"));
+  EXPECT_THAT(OpenCudaDevice({}), StatusIs(absl::StatusCode::kNotFound, "among 2"));
 }
 
 }  // namespace

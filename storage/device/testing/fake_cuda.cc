@@ -7,8 +7,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <deque>
-#include <functional>
 #include <map>
 #include <set>
 
@@ -17,10 +15,7 @@
 #include "storage/base/check.h"
 #include "storage/device/cuda_status.h"
 
-// What CUDA's handles point to.
-struct CUstream_st {
-  std::deque<std::function<bool()>> queue;  // a work returns false while it has to wait
-};
+// What an event's handle points to.
 struct CUevent_st {
   int recorded = 0;
   int done = 0;
@@ -279,16 +274,16 @@ extern "C" {
 cudaError_t cudaGetDeviceCount(int* count) {
   Fake& fake = TheFake();
   absl::MutexLock lock(&fake.mutex);
-  *count = 1;
+  *count = 2;
   return Enter(fake, "cudaGetDeviceCount");
 }
 
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
   Fake& fake = TheFake();
   absl::MutexLock lock(&fake.mutex);
   *properties = {};
   std::strcpy(properties->name, "fake");
-  properties->uuid.bytes[0] = 1;
+  properties->uuid.bytes[0] = static_cast<char>(ordinal + 1);
   properties->totalGlobalMem = pagoda::kMemoryBytes;
   return Enter(fake, "cudaGetDeviceProperties");
 }

@@ -1,14 +1,21 @@
 // CUDA's calls on the host, in place of the library: what of cuda_runtime.cc and its neighbours
 // needs no GPU runs against them on every machine, and every call can fail.
 //
-// One device of host memory. Streams are queues, run whenever a call is made; memory by descriptor
+// Two devices of host memory. Streams are queues, run whenever a call is made; memory by descriptor
 // is a memfd, and so is that of cudaMalloc, so that both kinds of handles work between processes.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <deque>
+#include <functional>
 #include <string>
 #include <vector>
+
+// What a stream's handle points to.
+struct CUstream_st {
+  std::deque<std::function<bool()>> queue;  // a work returns false while it has to wait
+};
 
 namespace pagoda {
 

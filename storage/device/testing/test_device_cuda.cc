@@ -1,8 +1,6 @@
 // The GPUs that this process sees.
 #include "storage/device/cuda_runtime.h"
-#include "storage/device/nccl_transport.h"
 #include "storage/device/testing/test_device.h"
-#include "storage/device/testing/test_transport.h"
 
 namespace pagoda {
 
@@ -15,10 +13,6 @@ absl::StatusOr<std::unique_ptr<DeviceRuntime>> OpenTestDevice(int index) {
   const auto devices = ListCudaDevices();
   if (!devices.ok()) return devices.status();
   return OpenCudaDevice((*devices)[static_cast<size_t>(index)].uuid);
-}
-
-absl::StatusOr<std::unique_ptr<PeerTransport>> OpenTestTransport(DeviceRuntime& runtime) {
-  return OpenNccl(runtime, {});
 }
 
 }  // namespace pagoda
