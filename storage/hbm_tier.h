@@ -7,9 +7,8 @@
 //
 // Threads    every method from any thread; DevicePage too
 // Ownership  who holds a DevicePagePtr may read it until it lets go: streams that still read it
-// leave
-//            a fence on its slabs first (DeviceSlab::KeepUntil). Pages go before the tier, the tier
-//            before the runtime
+//            leave a fence on its slabs first (DeviceSlab::KeepUntil). Pages go before the tier,
+//            the tier before the runtime
 // Errors     RESOURCE_EXHAUSTED  every page here is in use, or too much is under way
 //            UNAVAILABLE         the device is lost
 //            others as in runtime.h. After any of them the page is read from host memory

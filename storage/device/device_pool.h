@@ -4,16 +4,14 @@
 //
 // Units      bytes; slabs are multiples of 4096
 // Threads    every method from any thread
-// Ownership  a DeviceSlab gives itself back and must not outlive its pool; the runtime outlives
-// both Errors     RESOURCE_EXHAUSTED  no slab free; states what was asked, is free and is waited
-// for
+// Ownership  a DeviceSlab gives itself back and must not outlive its pool, nor the pool its runtime
+// Errors     RESOURCE_EXHAUSTED  no slab free; says what was asked, is free and is waited for
 //            INVALID_ARGUMENT    larger than a chunk, or not positive
 //            others as in runtime.h: the device refuses or is lost
 // Limits     chunk_count_max chunks; a worker that neither reads on nor ends holds back what it was
 //            given for as long, which its lease's owner has to end (by ending its process)
 // Cost       Allocate and give back: O(log chunks), no call to the device unless a chunk changes
-// its
-//            scope, which clears it
+//            its scope, which clears it
 #pragma once
 
 #include <cstdint>

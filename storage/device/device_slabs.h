@@ -1,8 +1,7 @@
 // Which parts of device memory are free, taken, or given back and still read. Pure: chunks and
 // offsets, no device and no clock; device_pool.h joins it with memory.
 //
-//   chunk = slab | slab | ... | rest    slabs of one size class (any multiple of 4096), of one
-//   scope
+//   chunk = slab | slab | ... | rest    slabs of one size (any multiple of 4096) and one scope
 //
 //   free --TakeSlab--> taken --Free--> limbo --all fences passed--> free
 //                                      (no step of its own where none is open)

@@ -7,8 +7,7 @@
 //   * memory freed, unregistered or noted as free while an unfinished copy touches it
 //   * a copy, clear or flag outside of live memory
 //   * unfinished work on the same bytes, one of the two writing, with no event and no flag word
-//   that
-//     orders them (vector clocks, as a race detector has them)
+//     that orders them (vector clocks, as a race detector has them)
 //   * a stream destroyed with work in it
 // A misuse ends the process, or is kept for misuses() and its work skipped.
 //

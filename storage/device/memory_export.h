@@ -13,8 +13,8 @@
 // scopes that it may write, and check what comes back from device memory against its checksums.
 //
 // Packets    fixed 112 bytes, little-endian, one descriptor beside:
-//            0 magic "PGDADEV\1" | 8 u8 kind (1 flags, 2 memory) | 9 u8 memory kind | 16 u64 memory
-//            id 24 i64 bytes | 32 uuid (16) | 48 legacy handle (64)
+//            0 magic "PGDADEV\1" | 8 u8 kind (1 flags, 2 memory) | 9 u8 memory kind
+//            16 u64 memory id | 24 i64 bytes | 32 uuid (16) | 48 legacy handle (64)
 // Threads    DeviceExport, DeviceImport: one at a time
 // Ownership  the socket stays the caller's; pool and runtime outlive both
 // Errors     INVALID_ARGUMENT    a packet or grant that is none, memory of another GPU

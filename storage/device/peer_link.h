@@ -2,8 +2,8 @@
 // one contiguous staging buffer (16,384 slices a transfer are what breaks NCCL). Who asks whom for
 // what is agreed elsewhere, by a call; both sides then Start their half.
 //
-//   sender    pieces --gather--> staging --Send--> . . . --Receive--> staging --scatter--> pieces
-//   receiver
+//   sender   pieces --gather--> staging --Send-->
+//   receiver             --Receive--> staging --scatter--> pieces
 //
 // Every failure ends in an abort, a status and a pause; the caller takes the next path (host memory
 // and gRPC) meanwhile, and joins again with a new id. Nothing waits: Poll does what there is to do.
@@ -11,8 +11,7 @@
 // Units      bytes
 // Threads    one at a time
 // Ownership  runtime, transport and clock outlive the link; a request holds what keeps its pieces
-// alive
-//            until the device is done with them, beyond its failure too
+//            alive until the device is done with them, beyond its failure too
 // Errors     FAILED_PRECONDITION  not ready, or a request is under way
 //            RESOURCE_EXHAUSTED   more than staging_bytes
 //            UNAVAILABLE          broken: the pause is not over, or the connection failed

@@ -5,8 +5,7 @@
 // Threads    one at a time
 // Ownership  memory of a Send or Receive stays until work behind it in the stream is done
 // Errors     UNAVAILABLE  the peer, the library or the device is gone; others as in runtime.h.
-// After any
-//            error only Abort is called
+//            After any error only Abort is called
 #pragma once
 
 #include <array>

@@ -1,14 +1,14 @@
 // Which chunks of host memory the device has been told of. A chunk is registered when it is first
 // needed, so that a start does not wait for all of them; one that the device or a limit refuses
-// stays plain: copies to and from it work, slower, and in part while the call that makes them
-// waits.
+// stays plain: copies to and from it work, slower, and partly while the call that makes them waits.
 //
 // Units      bytes
-// Threads    every method from any thread; who asks for a chunk that is being registered waits for
-// it Ownership  the runtime outlives this; a chunk is forgotten before it is unmapped Limits
-// bytes_max in all; what is beyond stays plain Cost       Pin of a new chunk: 5 to 10 ms for 64 MiB
-// whose pages are there (pretouch.h); of a known
-//            one: a look-up
+// Threads    every method from any thread; a chunk that another thread is registering is plain
+//            until that is done: nobody waits for it
+// Ownership  the runtime outlives this; a chunk is forgotten before it is unmapped
+// Limits     bytes_max in all; what is beyond stays plain
+// Cost       Pin of a new chunk: a call to the driver, milliseconds for 64 MiB whose pages are
+//            there (pretouch.h); of a known one: a look-up
 #pragma once
 
 #include <cstdint>

@@ -1,14 +1,12 @@
 // Memory that is there before it is needed: pages of fresh maps are made by several threads at
 // once, huge where the system has such. Registering memory with a GPU makes its pages too, but one
-// after the other: 500 GB took 121 s so, and 21 to 27 s when they had been touched before by all
-// cores.
+// after the other: 500 GB took others 121 s, and 21 to 27 s when all cores had touched them before.
 //
 // Units      bytes
 // Threads    pure functions over memory that nobody else writes yet; Pretouch makes its own threads
 //            and returns when they are done
 // Errors     UNAVAILABLE  the system has no such pages, or refuses; plain pages are the fallback,
-// and
-//            the memory is as good as before
+//            and the memory is as good as before
 #pragma once
 
 #include <cstdint>

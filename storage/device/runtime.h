@@ -10,15 +10,14 @@
 // Ownership  buffers, streams, events and registrations must not outlive their runtime. Memory that
 //            is on either end of a copy belongs to the copy until an event behind it is done, and a
 //            stream is destroyed idle: nobody else waits for it
-// Errors     RESOURCE_EXHAUSTED   no device memory, or no more than `budget`
+// Errors     RESOURCE_EXHAUSTED   no device memory
 //            UNAVAILABLE          the device is lost: all work on it has ended and it does no more;
 //                                 every later call says the same
 //            DEADLINE_EXCEEDED    Await only; the work goes on
 //            INVALID_ARGUMENT     an address or size that this device cannot use
 //            FAILED_PRECONDITION  an event that was never recorded
 //            UNIMPLEMENTED        this driver or device cannot, e.g. export memory
-//            INTERNAL             an error of CUDA that we do not understand; its name is in the
-//            text
+//            INTERNAL             an error of CUDA that we do not understand; its name is told
 #pragma once
 
 #include <array>

@@ -12,14 +12,12 @@
 // Ownership  the runtime, and streams and words given to a move, outlive the mover; a LayerMove may
 //            outlive it
 // Errors     RESOURCE_EXHAUSTED  beyond bytes_in_flight_max or moves_in_flight_max: nothing is
-// queued,
-//                                the caller leaves the page where it is
-//            INVALID_ARGUMENT    no layer, too many, or a direction that leaves the device out
+//                                queued, the caller leaves the page where it is
+//            INVALID_ARGUMENT    no layer, too many, or a direction that leaves the host out
 //            DEADLINE_EXCEEDED, CANCELLED   to `done`; the copy may still run
 //            others as in runtime.h: from Submit when the device takes no work, else to `done`
 // Limits     MoverOptions. Fragments under 28 KiB from the host are slow (copy engines), so a
-// caller
-//            with small planes puts several layers into one
+//            caller with small planes puts several layers into one
 #pragma once
 
 #include <cstdint>
