@@ -67,6 +67,7 @@ void ReadHost(YamlSection section, HostTierOptions& host, TierPolicies& policies
 void ReadShm(YamlSection section, ShmSettings& shm) {
   section.Bool("enabled", shm.enabled);
   section.String("socket", shm.socket);
+  section.Size("staging", shm.staging_bytes, kMiB, 1024 * 1024 * kMiB);
   section.Finish();
 }
 

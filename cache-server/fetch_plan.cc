@@ -73,6 +73,7 @@ absl::StatusOr<ServedPage> ServePage(const HostPagePtr& page,
   ServedPage served;
   Selection selected = Select(source, selection.layer_begin, layer_end, planes);
   served.header = std::move(selected.header);
+  served.sources = selected.segments;
   for (const uint32_t index : selected.segments) {
     served.segments.push_back(encoded != nullptr ? encoded->segments[index].span().subspan(
                                                        0, source.segments[index].length)

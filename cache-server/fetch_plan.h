@@ -38,6 +38,7 @@ struct ServedPage {
   std::shared_ptr<const void> bytes_owner;
   PageHeader header;
   std::vector<ByteSpan> segments;  // payloads, as in header.segments
+  std::vector<uint32_t> sources;   // where they are among the stored page's segments
 };
 
 // From the stored page, or from `encoded` when it is answered in a form of its own: raw16 at a

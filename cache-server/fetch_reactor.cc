@@ -4,6 +4,7 @@
 #include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -67,6 +68,7 @@ absl::StatusOr<FetchTarget> ParseFetch(ServiceContext& context, const Caller& ca
 }
 
 class FetchReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                     public TieredStore::LayerListener,
                      public std::enable_shared_from_this<FetchReactor> {
  public:
   explicit FetchReactor(ServiceContext& context)
@@ -79,12 +81,22 @@ class FetchReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnCancel() override;
   void OnDone() override;
 
+  void OnBegun(size_t index, const HostPagePtr& page) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnSegment(size_t index, uint32_t segment) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnDone(size_t index, absl::StatusOr<HostPagePtr> page) override ABSL_LOCKS_EXCLUDED(mutex_);
+
  private:
   struct Gathered {
     absl::Status status;  // not OK: this page and all after it are a miss
     HostPagePtr page;
     std::shared_ptr<const EncodedCopy> encoded;
     bool done = false;
+  };
+  // A page whose bytes are still coming.
+  struct Filling {
+    std::vector<bool> there;  // by segment of the stored page
+    absl::Status status;      // not OK: the rest does not come
+    bool over = false;
   };
 
   absl::Status Prepare(grpc::CallbackServerContext* call, const grpc::ByteBuffer& request);
@@ -96,7 +108,11 @@ class FetchReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   absl::Status Plan();
   void WriteNext();
   bool AppendStarts(v1::FetchResponse& fields);
-  bool AppendPieces(PieceMessageWriter& writer);
+  // Whether that segment can be sent, must be passed over, or is waited for.
+  enum class Segment { kThere, kLost, kComing };
+  Segment StateOf(const SegmentOrder& at) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AppendPieces(PieceMessageWriter& writer) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Wake() ABSL_LOCKS_EXCLUDED(mutex_);
   void AppendEnds(v1::FetchResponse& fields);
   void GiveUp(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishOnce(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -113,7 +129,9 @@ class FetchReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   absl::Mutex mutex_;
   std::vector<Gathered> gathered_ ABSL_GUARDED_BY(mutex_);
   size_t pending_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<size_t, Filling> filling_ ABSL_GUARDED_BY(mutex_);  // by index of the page
   bool streaming_ ABSL_GUARDED_BY(mutex_) = false;
+  bool waiting_ ABSL_GUARDED_BY(mutex_) = false;  // for a segment: who brings it drives the stream
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Used by whoever drives the stream: the last gathering callback, then OnWriteDone().
@@ -170,23 +188,73 @@ void FetchReactor::Gather() {
     gathered_.resize(count);
     pending_ = count + 1;  // One more for this loop: nobody plans before all are asked.
   }
+  std::vector<TieredStore::LayerPage> missing;
   for (size_t i = 0; i < count; ++i) {
     absl::StatusOr<HostPagePtr> page =
         context_.store.GetLeased(target_.session.view(), target_.lease, target_.keys[i]);
     if (!page.ok() || *page != nullptr) {
       OnLoaded(i, std::move(page));
-      continue;
+    } else {
+      missing.push_back({i, target_.keys[i]});
     }
-    context_.store.LoadLeased(
-        target_.session.view(), target_.lease, target_.keys[i],
-        [self = shared_from_this(), i](absl::StatusOr<HostPagePtr> loaded) {
-          if (loaded.ok()) {
-            self->context_.encoder.Consider({self->target_.keys[i], self->target_.scope});
-          }
-          self->OnLoaded(i, std::move(loaded));
-        });
+  }
+  if (!missing.empty()) {
+    context_.store.LoadLeasedByLayer(target_.session.view(), target_.lease, missing,
+                                     shared_from_this());
   }
   OnGathered(count, {});
+}
+
+void FetchReactor::OnBegun(size_t index, const HostPagePtr& page) {
+  if (WantsCopy(*page)) return;  // made once all of it is there
+  {
+    absl::MutexLock lock(&mutex_);
+    filling_[index].there.resize(page->segment_count());
+  }
+  OnGathered(index, {absl::OkStatus(), page, nullptr, true});
+}
+
+void FetchReactor::OnSegment(size_t index, uint32_t segment) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto page = filling_.find(index);
+    if (page == filling_.end()) return;
+    page->second.there[segment] = true;
+  }
+  Wake();
+}
+
+void FetchReactor::OnDone(size_t index, absl::StatusOr<HostPagePtr> page) {
+  if (page.ok()) context_.encoder.Consider({target_.keys[index], target_.scope});
+  bool begun = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto filling = filling_.find(index);
+    begun = filling != filling_.end();
+    if (begun) {
+      filling->second.over = true;
+      filling->second.status = page.status();
+    }
+  }
+  begun ? Wake() : OnLoaded(index, std::move(page));
+}
+
+// Goes on where a segment was waited for.
+void FetchReactor::Wake() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!waiting_ || finished_ || StateOf(order_[next_segment_]) == Segment::kComing) return;
+    waiting_ = false;
+  }
+  WriteNext();
+}
+
+FetchReactor::Segment FetchReactor::StateOf(const SegmentOrder& at) const {
+  const auto filling = filling_.find(at.page);
+  if (filling == filling_.end()) return Segment::kThere;
+  if (filling->second.there[served_[at.page].sources[at.segment]]) return Segment::kThere;
+  if (!filling->second.over) return Segment::kComing;
+  return filling->second.status.ok() ? Segment::kThere : Segment::kLost;
 }
 
 void FetchReactor::OnLoaded(size_t index, absl::StatusOr<HostPagePtr> page) {
@@ -279,9 +347,19 @@ bool FetchReactor::AppendStarts(v1::FetchResponse& fields) {
 
 bool FetchReactor::AppendPieces(PieceMessageWriter& writer) {
   for (int pieces = 0; next_segment_ < order_.size() && pieces < kMessagePiecesMax &&
-                       writer.payload_bytes() < kMessagePayloadBytes;
-       ++pieces) {
+                       writer.payload_bytes() < kMessagePayloadBytes;) {
     const SegmentOrder& at = order_[next_segment_];
+    Segment state;
+    {
+      absl::MutexLock lock(&mutex_);
+      state = StateOf(at);
+    }
+    if (state == Segment::kComing) break;
+    if (state == Segment::kLost) {
+      ++next_segment_;
+      segment_offset_ = 0;
+      continue;
+    }
     const ServedPage& page = served_[at.page];
     const ByteSpan segment = page.segments[at.segment];
     const size_t size =
@@ -289,6 +367,7 @@ bool FetchReactor::AppendPieces(PieceMessageWriter& writer) {
     writer.AppendPiece(
         {target_.page_begin + at.page, at.segment, static_cast<uint64_t>(segment_offset_)},
         SliceOf(segment.subspan(segment_offset_, size), page.bytes_owner));
+    ++pieces;
     segment_offset_ += size;
     if (segment_offset_ == segment.size()) {
       ++next_segment_;
@@ -307,7 +386,15 @@ void FetchReactor::AppendEnds(v1::FetchResponse& fields) {
     end.set_code(static_cast<int32_t>(status.code()));
     end.set_message(std::string(status.message()));
   };
-  for (size_t i = 0; i < served_.size(); ++i) add(i, absl::OkStatus());
+  for (size_t i = 0; i < served_.size(); ++i) {
+    absl::Status status;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto filling = filling_.find(i);
+      if (filling != filling_.end()) status = filling->second.status;
+    }
+    add(i, status);
+  }
   if (!cut_.ok()) add(served_.size(), cut_);
   ends_sent_ = true;
 }
@@ -316,9 +403,18 @@ void FetchReactor::WriteNext() {
   if (ends_sent_) return FinishOnce(absl::OkStatus());
   PieceMessageWriter writer(kFetchPiecesField);
   v1::FetchResponse fields;
+  const bool starts_left = next_start_ < served_.size();
   const bool pieces_may_follow = AppendStarts(fields);
   bool complete = false;
   if (pieces_may_follow) complete = AppendPieces(writer);
+  if (pieces_may_follow && !complete && !starts_left && writer.payload_bytes() == 0) {
+    // Nothing to send before a segment comes, which may have happened by now.
+    {
+      absl::MutexLock lock(&mutex_);
+      waiting_ = true;
+    }
+    return Wake();
+  }
   if (complete) AppendEnds(fields);
   writer.AppendFields(fields.SerializeAsString());
   message_ = writer.Take();
@@ -336,7 +432,7 @@ void FetchReactor::OnCancel() { GiveUp(absl::CancelledError("the call was cancel
 void FetchReactor::GiveUp(const absl::Status& status) {
   {
     absl::MutexLock lock(&mutex_);
-    if (streaming_ || finished_) return;
+    if (finished_ || (streaming_ && !waiting_)) return;
     finished_ = true;
   }
   DoFinish(status);

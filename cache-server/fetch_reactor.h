@@ -3,6 +3,9 @@
 //
 //   gather (loads and encodes call back) -> headers -> segments, layers outermost -> ends -> finish
 //
+// Pages that come up from SSD are gathered once their headers are read; the stream waits where a
+// segment is not there yet, and those of the first layers are read first.
+//
 // Threads    gRPC's callbacks, loaders and encoders call in; one at a time drives the stream
 // Ownership  deletes itself when gRPC is done; callbacks that come later find it detached
 // Limits     messages of about 1 MiB; waits no longer than the call's deadline or one lease

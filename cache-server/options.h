@@ -57,6 +57,7 @@ struct SsdSettings {
 struct ShmSettings {
   bool enabled = true;
   std::string socket;  // a path; empty: beside `listen` where that is unix:PATH, else in data_dir
+  int64_t staging_bytes = int64_t{1} << 30;  // of all clients; pages on their way in
 };
 
 struct ServerOptions {

@@ -1,5 +1,7 @@
 #include "cache-server/page_push.h"
 
+#include <cstring>
+
 #include "absl/strings/str_format.h"
 #include "cache-server/request_fields.h"
 #include "kernels/page_layout.h"
@@ -213,6 +215,35 @@ absl::Status PagePush::Add(const PieceView& piece) {
   ++segment_;
   offset_ = 0;
   crc_ = 0;
+  return absl::OkStatus();
+}
+
+void PagePush::AddSharedSegment(ByteSpan bytes) {
+  if (status_.ok()) status_ = AddShared(bytes);
+  if (!status_.ok()) staged_.reset();
+}
+
+absl::Status PagePush::AddShared(ByteSpan bytes) {
+  if (segment_ == header_.segments.size()) {
+    return absl::InvalidArgumentError("segments: more than the page has");
+  }
+  const SegmentEntry& segment = header_.segments[segment_];
+  if (bytes.size() != segment.length) {
+    return absl::InvalidArgumentError(absl::StrFormat("segment %d: %d bytes, expected %d", segment_,
+                                                      bytes.size(), segment.length));
+  }
+  if (staged_.has_value()) {
+    const MutableByteSpan taken = staged_->segment(segment_).subspan(0, bytes.size());
+    std::memcpy(taken.data(), bytes.data(), bytes.size());
+    bytes = taken;
+  }
+  context_.metrics.OnTransferBytes(TransferDirection::kIn, static_cast<int64_t>(bytes.size()));
+  const uint32_t crc = Crc32c(bytes);
+  if (crc != segment.crc32c) {
+    return absl::DataLossError(absl::StrFormat("segment %d: checksum %08x, announced %08x",
+                                               segment_, crc, segment.crc32c));
+  }
+  ++segment_;
   return absl::OkStatus();
 }
 

@@ -44,6 +44,11 @@ class PagePush {
   uint64_t end_position() const { return header_.base_position + header_.page_tokens; }
 
   void AddPiece(const PieceView& piece);
+  // The next segment as a whole, out of memory that its owner may change meanwhile: what is
+  // checked is what was taken.
+  void AddSharedSegment(ByteSpan bytes);
+  // Of the segments that the page is made of; none of a page with an error.
+  const std::vector<SegmentEntry>& segments() const { return header_.segments; }
   // The last call. `need`: of the sequences that hold this page. One that is stored below it gives
   // way, as far as the model's ladder keeps the better one.
   absl::StatusOr<PushedPage> Commit(const PageNeed& need);
@@ -55,6 +60,7 @@ class PagePush {
   absl::Status BuildHeader(const v1::PushPage& page, const CallerScope& scope);
   absl::Status CheckPlace();
   absl::Status Add(const PieceView& piece);
+  absl::Status AddShared(ByteSpan bytes);
   // What is stored under this key in this scope, if anything.
   std::optional<PlacedPage> Stored(const PageKey& key) const;
   // What the ladder keeps while nobody needs more.

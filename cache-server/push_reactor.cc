@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "cache-server/page_push.h"
+#include "cache-server/push_answer.h"
 #include "cache-server/request_fields.h"
 #include "proto/piece_codec.h"
 #include "proto/wire.h"
@@ -15,29 +16,6 @@ namespace pagoda {
 namespace {
 
 constexpr size_t kAnswersMax = 64;  // waiting to be written; beyond, reading pauses
-
-PutResult ResultOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kFailedPrecondition:
-      return PutResult::kRejectedParent;
-    case absl::StatusCode::kPermissionDenied:
-      return PutResult::kRejectedScope;
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kUnimplemented:
-      return PutResult::kRejectedRequest;
-    case absl::StatusCode::kResourceExhausted:
-      return PutResult::kRejectedRoom;
-    case absl::StatusCode::kDataLoss:
-      return PutResult::kRejectedChecksum;
-    default:
-      return PutResult::kError;
-  }
-}
-
-PutResult ResultOf(CommitOutcome outcome) {
-  if (outcome == CommitOutcome::kAlreadyStored) return PutResult::kDuplicate;
-  return outcome == CommitOutcome::kReplaced ? PutResult::kReplaced : PutResult::kStored;
-}
 
 grpc::ByteBuffer Serialize(const v1::PushResponse& response) {
   const grpc::Slice slice(response.SerializeAsString());
@@ -204,36 +182,12 @@ absl::Status PushReactor::Process() {
 }
 
 void PushReactor::CommitPage() {
-  PageNeed need;
-  if (page_->status().ok() && sequence_.has_value()) {
-    // Attached before it can be seen: otherwise it might be encoded at once.
-    const SequencePage attached{page_->page(), page_->end_position()};
-    const absl::Status status =
-        context_.encoder.AttachPages(session_, *sequence_, absl::MakeConstSpan(&attached, 1));
-    if (!status.ok()) {
-      Answer(*page_, status);
-      page_.reset();
-      return;
-    }
-    need = context_.encoder.NeedOf(page_->page().record);
-  }
-  const absl::StatusOr<PushedPage> pushed = page_->Commit(need);
-  if (pushed.ok()) context_.encoder.Consider(pushed->page);
-  Answer(*page_, pushed);
+  Answer(*page_, CommitPush(context_, session_, sequence_, *page_));
   page_.reset();
 }
 
 void PushReactor::Answer(const PagePush& page, const absl::StatusOr<PushedPage>& pushed) {
-  v1::PushResponse response;
-  response.set_key(page.key());
-  if (pushed.ok()) {
-    context_.metrics.OnPut(ResultOf(pushed->outcome));
-    response.set_outcome(static_cast<v1::PushOutcome>(static_cast<int>(pushed->outcome) + 1));
-  } else {
-    context_.metrics.OnPut(ResultOf(pushed.status()));
-    response.set_code(static_cast<int32_t>(pushed.status().code()));
-    response.set_message(std::string(pushed.status().message()));
-  }
+  const v1::PushResponse response = PushAnswer(context_, page, pushed);
   absl::MutexLock lock(&mutex_);
   answers_.push_back(Serialize(response));
 }

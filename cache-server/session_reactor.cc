@@ -28,6 +28,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::SessionRequest, v1::Se
   void OnDone() override;
   void OnSessionEnd(SessionEndReason reason) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDraining() override ABSL_LOCKS_EXCLUDED(mutex_);
+  CallerPtr caller() const override { return caller_; }
 
  private:
   absl::Status Apply(const v1::SessionRequest& request);
@@ -41,6 +42,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::SessionRequest, v1::Se
   RpcTimer timer_;
   std::shared_ptr<SessionReactor> self_;  // until OnDone()
   v1::SessionRequest incoming_;           // gRPC's while a read is under way
+  CallerPtr caller_;                      // set before the session opens
   bool opened_ = false;                   // set before the first read
   SessionId id_;
 
@@ -57,11 +59,12 @@ void SessionReactor::Start(std::shared_ptr<SessionReactor> self,
   self_ = std::move(self);
   absl::StatusOr<CallerPtr> caller = context_.callers.Identify(call->client_metadata());
   if (!caller.ok()) return EndWith(caller.status());
-  absl::StatusOr<SessionId> id = context_.sessions.Open((*caller)->tenant(), self_);
+  caller_ = *std::move(caller);
+  absl::StatusOr<SessionId> id = context_.sessions.Open(caller_->tenant(), self_);
   if (!id.ok()) return EndWith(id.status());
   id_ = *id;
   opened_ = true;
-  LogDebug("session_opened", {{"session", id_.hex()}, {"tenant", (*caller)->tenant()}});
+  LogDebug("session_opened", {{"session", id_.hex()}, {"tenant", caller_->tenant()}});
   v1::SessionResponse first;
   first.set_session_id(std::string(id_.view()));
   first.set_heartbeat_seconds(absl::ToDoubleSeconds(context_.options.heartbeat));

@@ -73,8 +73,8 @@ absl::Status SessionRegistry::AddStream(const SessionId& id, const std::string& 
   return absl::OkStatus();
 }
 
-absl::Status SessionRegistry::AddSideStream(const SessionId& id,
-                                            std::shared_ptr<SessionStream> stream) {
+absl::StatusOr<CallerPtr> SessionRegistry::AddSideStream(const SessionId& id,
+                                                         std::shared_ptr<SessionStream> stream) {
   constexpr size_t kSideStreamsMax = 4;
   absl::MutexLock lock(&mutex_);
   const auto found = sessions_.find(id);
@@ -84,7 +84,7 @@ absl::Status SessionRegistry::AddSideStream(const SessionId& id,
         absl::StrFormat("session has %d side streams", kSideStreamsMax));
   }
   found->second.side_streams.insert(std::move(stream));
-  return absl::OkStatus();
+  return found->second.own_stream->caller();
 }
 
 void SessionRegistry::RemoveStream(const SessionId& id, const SessionStream* stream) {

@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "cache-server/caller.h"
 #include "cache-server/sequence_table.h"
 #include "storage/base/clock.h"
 
@@ -39,6 +40,8 @@ class SessionStream {
   // Gives back everything; the session is gone already.
   virtual void OnSessionEnd(SessionEndReason reason) = 0;
   virtual void OnDraining() {}
+  // Who opened the session, of its own stream.
+  virtual CallerPtr caller() const { return nullptr; }
 };
 
 class SessionRegistry {
@@ -61,8 +64,10 @@ class SessionRegistry {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status AddStream(const SessionId& id, const std::string& tenant,
                          std::shared_ptr<SessionStream> stream) ABSL_LOCKS_EXCLUDED(mutex_);
-  // One beside the push streams, with a small limit of its own.
-  absl::Status AddSideStream(const SessionId& id, std::shared_ptr<SessionStream> stream)
+  // One beside the push streams, with a small limit of its own. It works for the session's caller,
+  // who is returned.
+  absl::StatusOr<CallerPtr> AddSideStream(const SessionId& id,
+                                          std::shared_ptr<SessionStream> stream)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveStream(const SessionId& id, const SessionStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
   // Idempotent.

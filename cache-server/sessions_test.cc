@@ -91,6 +91,7 @@ TEST_F(SessionsTest, AClosedSessionHoldsNothingAndEndsWell) {
 }
 
 TEST_F(SessionsTest, ASilentClientEndsAtTheTimeout) {
+  daemon_.options().session_timeout = absl::Seconds(5);
   Begin();
   HoldEverything();
   clock_.Advance(absl::Seconds(4));

@@ -20,8 +20,10 @@ grpc::ChannelArguments BaseArguments() {
   arguments.SetMaxSendMessageSize(64 << 20);
   // A daemon that comes back is found within a second, not after gRPC's two minutes.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // How long one attempt may take, whatever its name says: on a busy machine that many clients come
+  // back to at once, a tenth of a second is too short.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   // Every client has connections of its own: one worker's stall is not another's.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return arguments;

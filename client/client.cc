@@ -3,6 +3,7 @@
 #include <grpcpp/generic/generic_stub.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <thread>
 
@@ -10,11 +11,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/channel.h"
+#include "client/executor.h"
 #include "client/fetch_call.h"
 #include "client/messages.h"
 #include "client/push_stream.h"
+#include "client/pusher.h"
 #include "client/session.h"
 #include "client/shm_channel.h"
+#include "client/shm_fetch.h"
+#include "client/shm_push.h"
+#include "proto/shm_protocol.h"
 #include "proto/wire.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
@@ -45,15 +51,48 @@ bool ReadyAsStored(const LookupResult& hit, uint32_t begin, uint32_t count, Prec
   });
 }
 
-class PusherHandle : public Pusher {
+// A fetch as the caller sees it: by one way, and what that did not give by another.
+class ClientFetch : public PageFetch {
  public:
-  explicit PusherHandle(std::shared_ptr<PushStream> stream) : stream_(std::move(stream)) {}
-  ~PusherHandle() override { stream_->Cancel(); }
-  absl::Status Push(PushItem item) override { return stream_->Push(std::move(item)); }
-  absl::Status Flush(absl::Duration timeout) override { return stream_->Flush(timeout); }
+  // What is left after so many pages, over gRPC; null where nothing comes after `source`.
+  using Rest = std::function<std::unique_ptr<PageFetch>(uint32_t done)>;
+  using OnEnd = std::function<void(const FetchResult& result, uint32_t by_source)>;
+
+  ClientFetch(std::unique_ptr<PageFetch> source, uint32_t page_count, Rest rest, OnEnd on_end)
+      : source_(std::move(source)),
+        page_count_(page_count),
+        rest_(std::move(rest)),
+        on_end_(std::move(on_end)) {}
+
+  absl::StatusOr<std::vector<PageHeader>> WaitHeaders(absl::Duration timeout) override {
+    return source_->WaitHeaders(timeout);
+  }
+  absl::Status WaitLayer(uint32_t layer, absl::Duration timeout) override {
+    return source_->WaitLayer(layer, timeout);
+  }
+  FetchResult Wait() override {
+    FetchResult result = source_->Wait();
+    const auto done = static_cast<uint32_t>(result.pages.size());
+    if (done < page_count_ && rest_ != nullptr && !cancelled_.load()) {
+      FetchResult rest = rest_(done)->Wait();
+      result.status = std::move(rest.status);
+      result.bytes += rest.bytes;
+      for (FetchedPage& page : rest.pages) result.pages.push_back(std::move(page));
+    }
+    on_end_(result, done);
+    return result;
+  }
+  void Cancel() override {
+    cancelled_.store(true);
+    source_->Cancel();
+  }
 
  private:
-  const std::shared_ptr<PushStream> stream_;
+  const std::unique_ptr<PageFetch> source_;
+  const uint32_t page_count_;
+  const Rest rest_;
+  const OnEnd on_end_;
+  std::atomic<bool> cancelled_{false};
 };
 
 class ClientImpl : public Client {
@@ -75,6 +114,14 @@ class ClientImpl : public Client {
   absl::StatusOr<LookupResult> Lookup(const LookupQuery& query) override;
   absl::StatusOr<FetchResult> Fetch(const LookupResult& hit, absl::Span<const PageKey> keys,
                                     const FetchOptions& options) override;
+  absl::StatusOr<std::unique_ptr<PageFetch>> StartFetch(const LookupResult& hit,
+                                                        absl::Span<const PageKey> keys,
+                                                        const FetchOptions& options) override;
+  void FetchThen(const LookupResult& hit, absl::Span<const PageKey> keys,
+                 const FetchOptions& options, FetchCallback callback) override;
+  absl::StatusOr<std::unique_ptr<MappedPages>> Map(const LookupResult& hit,
+                                                   absl::Span<const PageKey> keys,
+                                                   const FetchOptions& options) override;
   void Release(const LeaseId& lease) override;
   absl::Status Renew(const LeaseId& lease) override;
   absl::Status Prefetch(absl::Span<const ScopeChain> chains, absl::Duration deadline) override;
@@ -95,12 +142,33 @@ class ClientImpl : public Client {
     std::string session_id;
     Identity identity;
     std::shared_ptr<ShmChannel> shm;  // null: not on this machine, or broken
+    std::string shm_path;             // of the daemon's socket; empty: none
+  };
+  // Pages of a lease that the caller wants.
+  struct Pages {
+    Connection connection;
+    uint32_t begin = 0;
+    uint32_t count = 0;
+    absl::Span<const PageKey> keys;
+    absl::Duration end;  // on the monotonic clock
   };
 
   void Run();  // the background thread
   absl::Status Connect() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<ServerInfo> Hello();
-  std::shared_ptr<ShmChannel> ConnectShm(const ServerInfo& server, const std::string& session_id);
+  struct Shm {
+    std::shared_ptr<ShmChannel> channel;
+    std::string path;
+  };
+  Shm ConnectShm(const ServerInfo& server, const std::string& session_id);
+  std::shared_ptr<ShmPushChannel> PushChannel(const Connection& connection)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Pages> WantedPages(const LookupResult& hit, absl::Span<const PageKey> keys,
+                                    const FetchOptions& options) const;
+  absl::StatusOr<std::unique_ptr<ShmPages>> LocatePages(const LookupResult& hit, const Pages& pages,
+                                                        absl::Duration timeout) const;
+  std::unique_ptr<PageFetch> StartGrpcFetch(const LeaseId& lease, const Pages& pages,
+                                            const FetchOptions& options, uint32_t done);
   void Watch(const std::shared_ptr<Session>& session) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Connection> Current() const ABSL_LOCKS_EXCLUDED(mutex_);
   v1::SessionRequest OpenRequest(const SequenceId& id, const Sequence& sequence) const
@@ -119,13 +187,17 @@ class ClientImpl : public Client {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mutex_);  // null: not connected
   std::string session_id_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<ShmChannel> shm_ ABSL_GUARDED_BY(mutex_);
+  Shm shm_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<ShmPushChannel> shm_push_ ABSL_GUARDED_BY(mutex_);  // once somebody pushes
+  // All that were opened and may still call back: kept here, so that none ends on its own thread.
+  std::vector<std::shared_ptr<ShmPushChannel>> shm_pushes_ ABSL_GUARDED_BY(mutex_);
   std::optional<ServerInfo> server_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);
   std::map<SequenceId, Sequence> sequences_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<PushStream>> pushes_ ABSL_GUARDED_BY(mutex_);
   ClientStats stats_ ABSL_GUARDED_BY(mutex_);
 
+  Executor executor_;
   std::thread thread_;  // last: it uses everything above
 };
 
@@ -140,13 +212,20 @@ ClientImpl::ClientImpl(ClientOptions options)
 ClientImpl::~ClientImpl() {
   std::shared_ptr<Session> session;
   std::vector<std::weak_ptr<PushStream>> pushes;
+  std::vector<std::shared_ptr<ShmPushChannel>> shm_pushes;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
     session = session_;
-    pushes = pushes_;
+    shm_pushes = shm_pushes_;
   }
   thread_.join();
+  executor_.Stop();
+  for (const std::shared_ptr<ShmPushChannel>& channel : shm_pushes) channel->Stop();
+  {
+    absl::MutexLock lock(&mutex_);
+    pushes = pushes_;
+  }
   for (const std::weak_ptr<PushStream>& weak : pushes) {
     if (const std::shared_ptr<PushStream> push = weak.lock()) push->Cancel();
   }
@@ -163,12 +242,19 @@ void ClientImpl::Run() {
     std::shared_ptr<Session> session;
     std::shared_ptr<ShmChannel> shm;
     std::vector<std::weak_ptr<PushStream>> pushes;
+    std::vector<std::shared_ptr<ShmPushChannel>> ended;  // without the lock: their last words count
     {
       absl::MutexLock lock(&mutex_);
       mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kTick);
       if (stopping_) return;
+      const auto first_ended = std::partition(
+          shm_pushes_.begin(), shm_pushes_.end(),
+          [](const auto& channel) { return !channel->broken() || channel.use_count() > 1; });
+      ended.assign(std::make_move_iterator(first_ended),
+                   std::make_move_iterator(shm_pushes_.end()));
+      shm_pushes_.erase(first_ended, shm_pushes_.end());
       session = session_;
-      shm = shm_;
+      shm = shm_.channel;
       std::erase_if(pushes_, [](const auto& weak) { return weak.expired(); });
       pushes = pushes_;
     }
@@ -195,7 +281,8 @@ void ClientImpl::Watch(const std::shared_ptr<Session>& session) {
     absl::MutexLock lock(&mutex_);
     session_.reset();
     session_id_.clear();
-    shm_.reset();
+    shm_ = {};
+    shm_push_.reset();
     last_error_ = absl::UnavailableError(absl::StrCat("session ended: ", ended->message()));
     return;
   }
@@ -239,7 +326,7 @@ absl::Status ClientImpl::Connect() {
     session->Cancel();
     return id.status();
   }
-  std::shared_ptr<ShmChannel> shm = ConnectShm(server, *id);
+  Shm shm = ConnectShm(server, *id);
   absl::MutexLock lock(&mutex_);
   if (server_.has_value()) ++stats_.reconnects;
   session_ = session;
@@ -253,11 +340,10 @@ absl::Status ClientImpl::Connect() {
   return absl::OkStatus();
 }
 
-// Null where there is none; everything works over gRPC then.
-std::shared_ptr<ShmChannel> ClientImpl::ConnectShm(const ServerInfo& server,
-                                                   const std::string& session_id) {
+// Nothing where there is none; everything works over gRPC then.
+ClientImpl::Shm ClientImpl::ConnectShm(const ServerInfo& server, const std::string& session_id) {
   constexpr absl::string_view kUnix = "unix:";
-  if (options_.shm_socket == "none" || server.shm_socket.empty()) return nullptr;
+  if (options_.shm_socket == "none" || server.shm_socket.empty()) return {};
   std::vector<std::string> paths = {server.shm_socket};
   if (absl::StartsWith(options_.target, kUnix)) {
     paths.push_back(absl::StrCat(options_.target.substr(kUnix.size()), ".shm"));
@@ -265,9 +351,27 @@ std::shared_ptr<ShmChannel> ClientImpl::ConnectShm(const ServerInfo& server,
   if (!options_.shm_socket.empty()) paths = {options_.shm_socket};
   for (const std::string& path : paths) {
     absl::StatusOr<std::shared_ptr<ShmChannel>> channel = ShmChannel::Connect(path, session_id);
-    if (channel.ok()) return *std::move(channel);
+    if (channel.ok()) return {*std::move(channel), path};
   }
-  return nullptr;
+  return {};
+}
+
+// Null where pages go over gRPC.
+std::shared_ptr<ShmPushChannel> ClientImpl::PushChannel(const Connection& connection) {
+  if (connection.shm == nullptr || options_.push_staging_bytes == 0) return nullptr;
+  absl::MutexLock lock(&mutex_);
+  if (session_id_ != connection.session_id) return nullptr;
+  // One that broke is not tried again before the next session.
+  if (shm_push_ == nullptr) {
+    absl::StatusOr<std::shared_ptr<ShmPushChannel>> channel =
+        ShmPushChannel::Connect(connection.shm_path, connection.session_id,
+                                {.staging_bytes = options_.push_staging_bytes,
+                                 .answer_timeout = options_.transfer_timeout});
+    if (!channel.ok()) return nullptr;
+    shm_push_ = *std::move(channel);
+    shm_pushes_.push_back(shm_push_);
+  }
+  return shm_push_->broken() ? nullptr : shm_push_;
 }
 
 absl::Status ClientImpl::WaitConnected(absl::Duration timeout) {
@@ -308,8 +412,8 @@ absl::StatusOr<ClientImpl::Connection> ClientImpl::Current() const {
   if (session_ == nullptr || session_->ended().has_value()) {
     return absl::UnavailableError(absl::StrCat("no session: ", last_error_.message()));
   }
-  const bool shm = shm_ != nullptr && !shm_->broken();
-  return Connection{session_id_, server_->identity, shm ? shm_ : nullptr};
+  const bool shm = shm_.channel != nullptr && !shm_.channel->broken();
+  return Connection{session_id_, server_->identity, shm ? shm_.channel : nullptr, shm_.path};
 }
 
 void ClientImpl::SendToSession(v1::SessionRequest request) {
@@ -401,9 +505,9 @@ absl::StatusOr<LookupResult> ClientImpl::Lookup(const LookupQuery& query) {
   return result;
 }
 
-absl::StatusOr<FetchResult> ClientImpl::Fetch(const LookupResult& hit,
-                                              absl::Span<const PageKey> keys,
-                                              const FetchOptions& options) {
+absl::StatusOr<ClientImpl::Pages> ClientImpl::WantedPages(const LookupResult& hit,
+                                                          absl::Span<const PageKey> keys,
+                                                          const FetchOptions& options) const {
   const uint32_t found = static_cast<uint32_t>(hit.pages.size());
   const uint32_t count =
       options.page_count != 0 ? options.page_count : found - std::min(found, options.page_begin);
@@ -413,39 +517,120 @@ absl::StatusOr<FetchResult> ClientImpl::Fetch(const LookupResult& hit,
         absl::StrFormat("fetch: pages %d to %d of %d found, %d keys", options.page_begin,
                         options.page_begin + count, found, keys.size()));
   }
-  PAGODA_ASSIGN_OR_RETURN(const Connection connection, Current());
+  Pages pages;
+  PAGODA_ASSIGN_OR_RETURN(pages.connection, Current());
   const absl::Duration left = hit.lease_until - SystemClock().Monotonic();
   if (left <= absl::ZeroDuration()) return absl::AbortedError("fetch: the lease is over");
-  const absl::Duration end = SystemClock().Monotonic() + std::min(left, options_.transfer_timeout);
-  FetchResult result;
-  if (connection.shm != nullptr &&
-      ReadyAsStored(hit, options.page_begin, count, options.precision_max)) {
-    result = connection.shm->Fetch(hit.lease, options.page_begin,
-                                   keys.subspan(options.page_begin, count), connection.identity,
-                                   options.precision_max, (end - SystemClock().Monotonic()) / 2);
-    Count(&ClientStats::shm_pages, static_cast<int64_t>(result.pages.size()));
-    if (result.pages.size() < count) Count(&ClientStats::shm_fallbacks);
+  pages.begin = options.page_begin;
+  pages.count = count;
+  pages.keys = keys.subspan(options.page_begin, count);
+  pages.end = SystemClock().Monotonic() + std::min(left, options_.transfer_timeout);
+  return pages;
+}
+
+absl::StatusOr<std::unique_ptr<ShmPages>> ClientImpl::LocatePages(const LookupResult& hit,
+                                                                  const Pages& pages,
+                                                                  absl::Duration timeout) const {
+  return pages.connection.shm->Locate({.lease = hit.lease,
+                                       .lease_until = hit.lease_until,
+                                       .page_begin = pages.begin,
+                                       .keys = pages.keys,
+                                       .identity = pages.connection.identity,
+                                       .timeout = timeout});
+}
+
+std::unique_ptr<PageFetch> ClientImpl::StartGrpcFetch(const LeaseId& lease, const Pages& pages,
+                                                      const FetchOptions& options, uint32_t done) {
+  v1::FetchRequest request;
+  request.set_session_id(pages.connection.session_id);
+  request.set_lease_id(Bytes(lease));
+  request.set_page_begin(pages.begin + done);
+  request.set_page_count(pages.count - done);
+  request.set_precision_max(ToWire(options.precision_max));
+  PageTarget target = options.target;
+  if (target != nullptr && done > 0) {
+    target = [target = options.target, done](uint32_t page_index, const PageHeader& header) {
+      return target(page_index + done, header);
+    };
   }
-  const auto done = static_cast<uint32_t>(result.pages.size());
-  if (done < count) {
-    v1::FetchRequest request;
-    request.set_session_id(connection.session_id);
-    request.set_lease_id(Bytes(hit.lease));
-    request.set_page_begin(options.page_begin + done);
-    request.set_page_count(count - done);
-    request.set_precision_max(ToWire(options.precision_max));
-    FetchResult rest =
-        RunFetch(*data_stub_, request, options_.token,
-                 std::max(end - SystemClock().Monotonic(), absl::Milliseconds(1)),
-                 connection.identity, keys.subspan(options.page_begin + done, count - done));
-    result.status = std::move(rest.status);
-    result.bytes += rest.bytes;
-    for (FetchedPage& page : rest.pages) result.pages.push_back(std::move(page));
+  return FetchOverGrpc(*data_stub_, request, options_.token,
+                       std::max(pages.end - SystemClock().Monotonic(), absl::Milliseconds(1)),
+                       pages.connection.identity, pages.keys.subspan(done), std::move(target));
+}
+
+absl::StatusOr<std::unique_ptr<PageFetch>> ClientImpl::StartFetch(const LookupResult& hit,
+                                                                  absl::Span<const PageKey> keys,
+                                                                  const FetchOptions& options) {
+  PAGODA_ASSIGN_OR_RETURN(const Pages pages, WantedPages(hit, keys, options));
+  std::unique_ptr<PageFetch> source;
+  const bool shm = pages.connection.shm != nullptr &&
+                   ReadyAsStored(hit, pages.begin, pages.count, options.precision_max);
+  if (shm) {
+    absl::StatusOr<std::unique_ptr<ShmPages>> located =
+        LocatePages(hit, pages, (pages.end - SystemClock().Monotonic()) / 2);
+    if (located.ok() && (*located)->size() > 0) {
+      source = FetchFromShm(*std::move(located), options);
+    } else {
+      Count(&ClientStats::shm_fallbacks);
+    }
   }
-  Count(&ClientStats::fetched_pages, static_cast<int64_t>(result.pages.size()));
-  Count(&ClientStats::fetched_bytes, result.bytes);
-  if (!result.status.ok()) Count(&ClientStats::fetch_failures);
-  return result;
+  const bool over_grpc = source == nullptr;
+  if (over_grpc) source = StartGrpcFetch(hit.lease, pages, options, 0);
+  ClientFetch::Rest rest;
+  if (!over_grpc) {
+    // Keys outlive this call in it.
+    rest = [this, lease = hit.lease, pages, options,
+            kept = std::vector<PageKey>(pages.keys.begin(), pages.keys.end())](uint32_t done) {
+      Count(&ClientStats::shm_fallbacks);
+      Pages left = pages;
+      left.keys = kept;
+      return StartGrpcFetch(lease, left, options, done);
+    };
+  }
+  return std::make_unique<ClientFetch>(
+      std::move(source), pages.count, std::move(rest),
+      [this, over_grpc](const FetchResult& result, uint32_t by_source) {
+        if (!over_grpc) Count(&ClientStats::shm_pages, by_source);
+        Count(&ClientStats::fetched_pages, static_cast<int64_t>(result.pages.size()));
+        Count(&ClientStats::fetched_bytes, result.bytes);
+        if (!result.status.ok()) Count(&ClientStats::fetch_failures);
+      });
+}
+
+absl::StatusOr<FetchResult> ClientImpl::Fetch(const LookupResult& hit,
+                                              absl::Span<const PageKey> keys,
+                                              const FetchOptions& options) {
+  PAGODA_ASSIGN_OR_RETURN(const std::unique_ptr<PageFetch> fetch, StartFetch(hit, keys, options));
+  return fetch->Wait();
+}
+
+void ClientImpl::FetchThen(const LookupResult& hit, absl::Span<const PageKey> keys,
+                           const FetchOptions& options, FetchCallback callback) {
+  auto shared = std::make_shared<FetchCallback>(std::move(callback));
+  const bool taken = executor_.Run(
+      [this, hit, options, shared, kept = std::vector<PageKey>(keys.begin(), keys.end())] {
+        (*shared)(Fetch(hit, kept, options));
+      });
+  if (!taken) (*shared)(absl::ResourceExhaustedError("fetch: too many of them wait"));
+}
+
+absl::StatusOr<std::unique_ptr<MappedPages>> ClientImpl::Map(const LookupResult& hit,
+                                                             absl::Span<const PageKey> keys,
+                                                             const FetchOptions& options) {
+  if (options.precision_max != Precision::kNone) {
+    return absl::InvalidArgumentError("map: pages are as they are stored; precision_max is none");
+  }
+  PAGODA_ASSIGN_OR_RETURN(const Pages pages, WantedPages(hit, keys, options));
+  if (pages.connection.shm == nullptr) {
+    return absl::UnavailableError("map: no shared memory with the daemon; fetch instead");
+  }
+  if (!ReadyAsStored(hit, pages.begin, pages.count, Precision::kNone)) {
+    return absl::UnavailableError("map: pages are still on their way to memory; fetch instead");
+  }
+  PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<ShmPages> mapped,
+                          LocatePages(hit, pages, pages.end - SystemClock().Monotonic()));
+  Count(&ClientStats::mapped_pages, static_cast<int64_t>(mapped->size()));
+  return mapped;
 }
 
 void ClientImpl::Release(const LeaseId& lease) {
@@ -505,7 +690,7 @@ void ClientImpl::ReportTtft(const SequenceId& id, double seconds, uint32_t promp
 absl::StatusOr<std::unique_ptr<Pusher>> ClientImpl::OpenPusher(const SequenceId& sequence,
                                                                PushCallback callback) {
   PAGODA_ASSIGN_OR_RETURN(const Connection connection, Current());
-  PushStream::Config config;
+  PushConfig config;
   config.token = options_.token;
   config.session_id = connection.session_id;
   config.sequence = sequence;
@@ -514,18 +699,23 @@ absl::StatusOr<std::unique_ptr<Pusher>> ClientImpl::OpenPusher(const SequenceId&
   config.backend_tag = options_.backend_tag;
   config.queue_bytes_max = options_.push_queue_bytes_max;
   config.answer_timeout = options_.transfer_timeout;
-  auto counted = [this, callback = std::move(callback)](
-                     const PageKey& key, const absl::StatusOr<PushOutcome>& outcome) {
+  const auto counted = [this, callback = std::move(callback)](
+                           const PageKey& key, const absl::StatusOr<PushOutcome>& outcome) {
     Count(outcome.ok() ? &ClientStats::pushed_pages : &ClientStats::push_failures);
     if (callback != nullptr) callback(key, outcome);
   };
-  std::shared_ptr<PushStream> stream =
-      PushStream::Start(*data_stub_, std::move(config), std::move(counted));
-  {
+  const auto open_stream = [this](PushConfig stream_config, PushCallback stream_callback) {
+    std::shared_ptr<PushStream> stream =
+        PushStream::Start(*data_stub_, std::move(stream_config), std::move(stream_callback));
     absl::MutexLock lock(&mutex_);
     pushes_.push_back(stream);
-  }
-  return std::make_unique<PusherHandle>(std::move(stream));
+    return stream;
+  };
+  PusherEvents events;
+  events.on_shm_page = [this] { Count(&ClientStats::shm_pushed_pages); };
+  events.on_fallback = [this] { Count(&ClientStats::shm_push_fallbacks); };
+  return MakePusher(std::move(config), PushChannel(connection), open_stream, counted,
+                    std::move(events));
 }
 
 ClientStats ClientImpl::stats() const {
@@ -540,6 +730,17 @@ void ClientImpl::Count(int64_t ClientStats::*counter, int64_t amount) {
 
 }  // namespace
 
+std::future<absl::StatusOr<FetchResult>> Client::FetchAsync(const LookupResult& hit,
+                                                            absl::Span<const PageKey> keys,
+                                                            const FetchOptions& options) {
+  auto promise = std::make_shared<std::promise<absl::StatusOr<FetchResult>>>();
+  std::future<absl::StatusOr<FetchResult>> future = promise->get_future();
+  FetchThen(hit, keys, options, [promise](absl::StatusOr<FetchResult> result) {
+    promise->set_value(std::move(result));
+  });
+  return future;
+}
+
 absl::string_view PageTierName(PageTier tier) { return TierName(static_cast<v1::Tier>(tier)); }
 
 absl::Status ClientOptions::Validate() const {
@@ -550,6 +751,12 @@ absl::Status ClientOptions::Validate() const {
   if (connect_timeout <= absl::ZeroDuration() || control_timeout <= absl::ZeroDuration() ||
       transfer_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("client: every timeout must be positive");
+  }
+  if (push_staging_bytes < 0 || push_staging_bytes % 4096 != 0 ||
+      push_staging_bytes > static_cast<int64_t>(shm::kStagingBytesMax)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("client: push_staging_bytes is %d; 0 to %d, whole pages of 4096",
+                        push_staging_bytes, shm::kStagingBytesMax));
   }
   if (push_queue_bytes_max <= 0) {
     return absl::InvalidArgumentError("client: push_queue_bytes_max must be positive");

@@ -24,6 +24,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,6 +68,8 @@ struct ClientOptions {
   absl::Duration transfer_timeout = absl::Seconds(10);
   absl::Duration reconnect_interval = absl::Milliseconds(500);
   int64_t push_queue_bytes_max = int64_t{256} << 20;  // per pusher; beyond it pages are not pushed
+  // Shared memory for pages on their way to a daemon of this machine; 0: they go over gRPC.
+  int64_t push_staging_bytes = int64_t{64} << 20;
 
   absl::Status Validate() const;
 };
@@ -128,15 +131,23 @@ struct LookupResult {
   std::vector<FoundPage> pages;  // a contiguous prefix; empty: a miss
 };
 
+// Where the bytes of a page shall go: memory for each of its segments, stored_bytes() long, in
+// their order. Called once a page, before its bytes come, from any thread; nothing: the page is
+// refused, and with it the fetch. `page_index` counts from page_begin.
+using PageTarget =
+    std::function<std::vector<MutableByteSpan>(uint32_t page_index, const PageHeader& header)>;
+
 struct FetchOptions {
   uint32_t page_begin = 0;
   uint32_t page_count = 0;                     // 0: all pages of the lease
   Precision precision_max = Precision::kNone;  // most exact wanted; kNone: as stored
+  PageTarget target = nullptr;                 // null: memory of the result's own
 };
 
 struct FetchedPage {
   PageHeader header;
-  std::vector<kernels::AlignedBuffer> segments;  // stored_bytes() each, verified, padding zero
+  // stored_bytes() each, verified, padding zero; none where the bytes went to a PageTarget.
+  std::vector<kernels::AlignedBuffer> segments;
   PageTier tier = PageTier::kNone;
 };
 
@@ -144,6 +155,49 @@ struct FetchResult {
   std::vector<FetchedPage> pages;  // complete, verified, from page_begin without gaps
   absl::Status status;             // why it is shorter than asked; OK otherwise
   int64_t bytes = 0;
+};
+
+// A fetch under way, layer by layer: attention of layer 0 can begin while the others travel.
+//
+// Threads    one at a time, but for Cancel()
+// Errors     of WaitHeaders() and WaitLayer(): the fetch cannot go on like this; Wait() may still
+//            give its first pages
+class PageFetch {
+ public:
+  virtual ~PageFetch() = default;  // Cancels; nobody writes to its memory any more
+  // Headers of the pages that are coming, in order; fewer than asked: the others are missing.
+  virtual absl::StatusOr<std::vector<PageHeader>> WaitHeaders(absl::Duration timeout) = 0;
+  // Of those pages, every segment that holds this layer or one before it is there, verified.
+  virtual absl::Status WaitLayer(uint32_t layer, absl::Duration timeout) = 0;
+  // The whole of it. Once, and the last call.
+  virtual FetchResult Wait() = 0;
+  virtual void Cancel() = 0;
+};
+
+using FetchCallback = std::function<void(absl::StatusOr<FetchResult>)>;
+
+// A page where the daemon keeps it.
+struct MappedPage {
+  PageHeader header;
+  std::vector<ByteSpan> segments;  // payloads, as in header.segments
+  PageTier tier = PageTier::kNone;
+};
+
+// Pages of a lease in the daemon's own memory, mapped read-only: nothing is copied. The daemon
+// verified the bytes when it took them. A reader that outlives its lease may see others: what it
+// made of them counts only if StillValid() says so after its last read.
+//
+// Threads    const methods from any thread
+// Ownership  keeps the maps; spans live as long as this
+class MappedPages {
+ public:
+  virtual ~MappedPages() = default;
+  virtual size_t size() const = 0;
+  virtual const absl::Status& status() const = 0;  // why they are fewer than asked
+  // ABORTED: given back meanwhile. DATA_LOSS: not a page of that key.
+  virtual absl::StatusOr<MappedPage> Page(size_t index) const = 0;
+  // The lease holds, and nothing was given back, all pages.
+  virtual bool StillValid() const = 0;
 };
 
 // A full page of raw16 on its way to the daemon. Segments follow the raw16 layout of
@@ -162,11 +216,17 @@ struct PushItem {
   std::shared_ptr<const void> owner;  // keeps the segments' memory alive
 };
 
+// Memory to put a page together in, of the size that was asked for.
+struct PushMemory {
+  MutableByteSpan bytes;
+  std::shared_ptr<const void> owner;  // for PushItem.owner
+};
+
 enum class PushOutcome { kStored, kAlreadyStored, kReplaced };
 using PushCallback = std::function<void(const PageKey&, const absl::StatusOr<PushOutcome>&)>;
 
-// One stream of pages, usually one per sequence. Not usable after the first stream failure: what is
-// pushed then is refused (recompute costs nothing, the page stays with the worker).
+// One stream of pages, usually one per sequence. Not usable after the first failure of gRPC: what
+// is pushed then is refused (recompute costs nothing, the page stays with the worker).
 class Pusher {
  public:
   virtual ~Pusher() = default;  // Cancels what is not answered.
@@ -174,6 +234,10 @@ class Pusher {
   virtual absl::Status Push(PushItem item) = 0;
   // Waits until every queued page is answered. DEADLINE_EXCEEDED if not in time.
   virtual absl::Status Flush(absl::Duration timeout) = 0;
+  // Memory that the daemon can read, where it is on this machine: a page whose segments lie there
+  // is pushed without a copy on this side. Give it back before long: it is bounded, and plain
+  // memory when that is taken.
+  virtual PushMemory Reserve(int64_t bytes) = 0;
 };
 
 struct ClientStats {
@@ -182,9 +246,12 @@ struct ClientStats {
   int64_t fetched_pages = 0;
   int64_t fetched_bytes = 0;
   int64_t fetch_failures = 0;
-  int64_t shm_pages = 0;      // of fetched_pages, out of shared memory
-  int64_t shm_fallbacks = 0;  // fetches that began there and went on over gRPC
-  int64_t pushed_pages = 0;   // answered stored, already stored or replaced
+  int64_t shm_pages = 0;           // of fetched_pages, out of shared memory
+  int64_t shm_fallbacks = 0;       // fetches that began there and went on over gRPC
+  int64_t mapped_pages = 0;        // by Map(); not among fetched_pages
+  int64_t pushed_pages = 0;        // answered stored, already stored or replaced
+  int64_t shm_pushed_pages = 0;    // of them, through shared memory
+  int64_t shm_push_fallbacks = 0;  // pages that began there and went over gRPC
   int64_t push_failures = 0;
   int64_t reconnects = 0;
 };
@@ -213,6 +280,20 @@ class Client {
   // `keys` are those of the chosen chain: what arrives under another key is refused.
   virtual absl::StatusOr<FetchResult> Fetch(const LookupResult& hit, absl::Span<const PageKey> keys,
                                             const FetchOptions& options) = 0;
+  // The same, without waiting: layer by layer, or with a callback on a thread of the library.
+  virtual absl::StatusOr<std::unique_ptr<PageFetch>> StartFetch(const LookupResult& hit,
+                                                                absl::Span<const PageKey> keys,
+                                                                const FetchOptions& options) = 0;
+  virtual void FetchThen(const LookupResult& hit, absl::Span<const PageKey> keys,
+                         const FetchOptions& options, FetchCallback callback) = 0;
+  std::future<absl::StatusOr<FetchResult>> FetchAsync(const LookupResult& hit,
+                                                      absl::Span<const PageKey> keys,
+                                                      const FetchOptions& options);
+  // Pages where the daemon of this machine keeps them. UNAVAILABLE: there is no shared memory with
+  // it, or a page is still on its way there; fetch instead. precision_max must be kNone.
+  virtual absl::StatusOr<std::unique_ptr<MappedPages>> Map(const LookupResult& hit,
+                                                           absl::Span<const PageKey> keys,
+                                                           const FetchOptions& options) = 0;
   virtual void Release(const LeaseId& lease) = 0;
   virtual absl::Status Renew(const LeaseId& lease) = 0;
   virtual absl::Status Prefetch(absl::Span<const ScopeChain> chains, absl::Duration deadline) = 0;

@@ -2,11 +2,14 @@
 
 #include <cstring>
 #include <deque>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "client/channel.h"
+#include "client/fetch_memory.h"
+#include "client/layer_progress.h"
 #include "proto/piece_codec.h"
 #include "proto/wire.h"
 #include "storage/base/crc32c.h"
@@ -22,8 +25,14 @@ constexpr int64_t kPageBytesMax = int64_t{1} << 30;
 // Puts messages together into pages. Not thread-safe: FetchStream hands it one message at a time.
 class PageAssembler {
  public:
-  PageAssembler(const Identity& identity, absl::Span<const PageKey> keys, uint32_t page_begin)
-      : identity_(identity), keys_(keys), page_begin_(page_begin), pages_(keys.size()) {}
+  PageAssembler(const Identity& identity, std::vector<PageKey> keys, uint32_t page_begin,
+                PageTarget target, LayerProgress& progress)
+      : identity_(identity),
+        keys_(std::move(keys)),
+        page_begin_(page_begin),
+        target_(std::move(target)),
+        progress_(progress),
+        pages_(keys_.size()) {}
 
   absl::Status Accept(const grpc::ByteBuffer& message) {
     PAGODA_ASSIGN_OR_RETURN(const PieceMessageReader reader,
@@ -33,9 +42,18 @@ class PageAssembler {
       return absl::DataLossError("fetch: malformed message");
     }
     for (const v1::PageStart& start : fields.starts()) PAGODA_RETURN_IF_ERROR(Begin(start));
+    // Whoever computes along needs to know the pages before the first piece comes; a daemon tells
+    // them in time.
+    if (!reader.pieces().empty() || fields.ends_size() > 0) EndPages();
     for (const PieceView& piece : reader.pieces()) PAGODA_RETURN_IF_ERROR(Copy(piece));
     for (const v1::PageEnd& end : fields.ends()) PAGODA_RETURN_IF_ERROR(End(end));
     return absl::OkStatus();
+  }
+
+  // Of the leading pages that began. REQUIRES: WaitPages() of the progress is over.
+  std::vector<PageHeader> Headers() const {
+    absl::MutexLock lock(&headers_mutex_);
+    return headers_;
   }
 
   // The complete leading pages, verified; `status` says why there are not more.
@@ -48,6 +66,7 @@ class PageAssembler {
         return result;
       }
       result.bytes += page.fetched.header.stored_bytes();
+      page.fetched.segments = std::move(page.memory.own);
       result.pages.push_back(std::move(page.fetched));
     }
     return result;
@@ -57,6 +76,7 @@ class PageAssembler {
   struct Page {
     bool started = false;
     FetchedPage fetched;
+    FetchMemory memory;
     std::vector<uint64_t> filled;  // per segment: bytes so far, in order
     absl::Status end;
   };
@@ -78,14 +98,10 @@ class PageAssembler {
     if (header.stored_bytes() > kPageBytesMax) {
       return absl::DataLossError(absl::StrFormat("fetch: page of %d bytes", header.stored_bytes()));
     }
+    PAGODA_ASSIGN_OR_RETURN(
+        page->memory, MemoryFor(static_cast<uint32_t>(page - pages_.data()), header, target_));
     page->started = true;
     page->fetched.tier = static_cast<PageTier>(start.tier());
-    for (const SegmentEntry& segment : header.segments) {
-      kernels::AlignedBuffer& buffer = page->fetched.segments.emplace_back(
-          kernels::AlignedBuffer::Uninitialized(segment.stored_bytes()));
-      std::memset(buffer.data() + segment.length, 0,
-                  static_cast<size_t>(segment.stored_bytes() - segment.length));
-    }
     page->filled.assign(header.segments.size(), 0);
     page->fetched.header = std::move(header);
     return absl::OkStatus();
@@ -97,19 +113,21 @@ class PageAssembler {
     if (!page->started || segment >= page->filled.size()) {
       return absl::DataLossError("fetch: piece of an unknown segment");
     }
-    kernels::AlignedBuffer& target = page->fetched.segments[segment];
     if (piece.address.offset != page->filled[segment] ||
         piece.size > page->fetched.header.segments[segment].length - piece.address.offset) {
       return absl::DataLossError("fetch: piece out of order or too long");
     }
-    piece.CopyTo(target.mutable_span().subspan(piece.address.offset, piece.size));
+    const MutableByteSpan target = page->memory.segments[segment];
+    piece.CopyTo(target.subspan(piece.address.offset, piece.size));
     page->filled[segment] += piece.size;
     const SegmentEntry& entry = page->fetched.header.segments[segment];
     if (page->filled[segment] < entry.length) return absl::OkStatus();
     // Now, while the bytes are in the processor's cache.
-    if (Crc32c(target.span().subspan(0, entry.length)) != entry.crc32c) {
+    if (Crc32c(target.subspan(0, entry.length)) != entry.crc32c) {
       page->end = absl::DataLossError("fetch: checksum of a segment differs");
+      return absl::OkStatus();  // its layer never completes
     }
+    if (static_cast<size_t>(page - pages_.data()) < promised_) progress_.AddSegment(entry);
     return absl::OkStatus();
   }
 
@@ -119,6 +137,21 @@ class PageAssembler {
       page->end = absl::Status(static_cast<absl::StatusCode>(end.code()), end.message());
     }
     return absl::OkStatus();
+  }
+
+  void EndPages() {
+    if (pages_over_) return;
+    pages_over_ = true;
+    {
+      absl::MutexLock lock(&headers_mutex_);
+      for (const Page& page : pages_) {
+        if (!page.started) break;
+        ++promised_;
+        headers_.push_back(page.fetched.header);
+        progress_.AddPage(page.fetched.header);
+      }
+    }
+    progress_.EndPages();
   }
 
   static absl::Status Verify(const Page& page) {
@@ -134,17 +167,24 @@ class PageAssembler {
   }
 
   const Identity identity_;
-  const absl::Span<const PageKey> keys_;
+  const std::vector<PageKey> keys_;
   const uint32_t page_begin_;
+  const PageTarget target_;
+  LayerProgress& progress_;
   std::vector<Page> pages_;
+  bool pages_over_ = false;
+  size_t promised_ = 0;  // pages that WaitHeaders() tells of
+
+  mutable absl::Mutex headers_mutex_;
+  std::vector<PageHeader> headers_ ABSL_GUARDED_BY(headers_mutex_);
 };
 
-// The stream. Lives on the caller's stack: Wait() returns only after OnDone().
+// The stream. REQUIRES: WaitDone() before its end.
 class FetchStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   FetchStream(grpc::GenericStub& stub, const v1::FetchRequest& request, const std::string& token,
-              absl::Duration timeout, PageAssembler& assembler)
-      : assembler_(assembler) {
+              absl::Duration timeout, PageAssembler& assembler, LayerProgress& progress)
+      : assembler_(assembler), progress_(progress) {
     PrepareContext(context_, token, timeout);
     const std::string bytes = request.SerializeAsString();
     const grpc::Slice slice(bytes);
@@ -155,7 +195,9 @@ class FetchStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteB
     StartCall();
   }
 
-  absl::Status Wait() {
+  void Cancel() { context_.TryCancel(); }
+
+  absl::Status WaitDone() {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(&done_));  // Bounded: the call has a deadline.
     return error_.ok() ? FromGrpc(status_) : error_;
@@ -180,6 +222,7 @@ class FetchStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteB
   void OnDone(const grpc::Status& status) override {
     absl::MutexLock lock(&mutex_);
     status_ = status;
+    progress_.End(error_.ok() ? FromGrpc(status) : error_);
     done_ = true;
   }
 
@@ -207,6 +250,7 @@ class FetchStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteB
   }
 
   PageAssembler& assembler_;  // of the thread that set assembling_
+  LayerProgress& progress_;
   grpc::ClientContext context_;
   grpc::ByteBuffer request_;
   grpc::ByteBuffer message_;
@@ -219,18 +263,47 @@ class FetchStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteB
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+class GrpcPageFetch : public PageFetch {
+ public:
+  GrpcPageFetch(grpc::GenericStub& stub, const v1::FetchRequest& request, const std::string& token,
+                absl::Duration timeout, const Identity& identity,
+                absl::Span<const PageKey> expected_keys, PageTarget target)
+      : assembler_(identity, {expected_keys.begin(), expected_keys.end()}, request.page_begin(),
+                   std::move(target), progress_),
+        stream_(stub, request, token, timeout, assembler_, progress_) {}
+  ~GrpcPageFetch() override {
+    stream_.Cancel();
+    (void)stream_.WaitDone();
+  }
+
+  absl::StatusOr<std::vector<PageHeader>> WaitHeaders(absl::Duration timeout) override {
+    PAGODA_RETURN_IF_ERROR(progress_.WaitPages(timeout));
+    return assembler_.Headers();
+  }
+  absl::Status WaitLayer(uint32_t layer, absl::Duration timeout) override {
+    return progress_.WaitLayer(layer, timeout);
+  }
+  FetchResult Wait() override {
+    absl::Status status = stream_.WaitDone();
+    return assembler_.Finish(std::move(status));
+  }
+  void Cancel() override { stream_.Cancel(); }
+
+ private:
+  LayerProgress progress_;
+  PageAssembler assembler_;
+  FetchStream stream_;
+};
+
 }  // namespace
 
-FetchResult RunFetch(grpc::GenericStub& stub, const v1::FetchRequest& request,
-                     const std::string& token, absl::Duration timeout, const Identity& identity,
-                     absl::Span<const PageKey> expected_keys) {
-  PageAssembler assembler(identity, expected_keys, request.page_begin());
-  absl::Status status;
-  {
-    FetchStream stream(stub, request, token, timeout, assembler);
-    status = stream.Wait();
-  }
-  return assembler.Finish(std::move(status));
+std::unique_ptr<PageFetch> FetchOverGrpc(grpc::GenericStub& stub, const v1::FetchRequest& request,
+                                         const std::string& token, absl::Duration timeout,
+                                         const Identity& identity,
+                                         absl::Span<const PageKey> expected_keys,
+                                         PageTarget target) {
+  return std::make_unique<GrpcPageFetch>(stub, request, token, timeout, identity, expected_keys,
+                                         std::move(target));
 }
 
 }  // namespace pagoda::client

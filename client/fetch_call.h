@@ -1,11 +1,14 @@
-// One Fetch: asks for pages of a lease, puts every piece straight into its segment's memory, and
-// gives out only what is complete and verified.
+// One Fetch over gRPC: asks for pages of a lease, puts every piece straight into its segment's
+// memory, and gives out only what is complete and verified.
 //
-// Threads    Run() blocks its caller until the deadline at most.
+// Threads    pieces arrive on gRPC's threads; methods as PageFetch
 // Errors     those of cache.proto; DATA_LOSS also when a header, a key or a checksum does not fit
 #pragma once
 
 #include <grpcpp/generic/generic_stub.h>
+
+#include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -14,9 +17,12 @@
 
 namespace pagoda::client {
 
-// `expected_keys` are those of the pages asked for, in order.
-FetchResult RunFetch(grpc::GenericStub& stub, const v1::FetchRequest& request,
-                     const std::string& token, absl::Duration timeout, const Identity& identity,
-                     absl::Span<const PageKey> expected_keys);
+// `expected_keys` are those of the pages asked for, in order. The call ends by itself after
+// `timeout`.
+std::unique_ptr<PageFetch> FetchOverGrpc(grpc::GenericStub& stub, const v1::FetchRequest& request,
+                                         const std::string& token, absl::Duration timeout,
+                                         const Identity& identity,
+                                         absl::Span<const PageKey> expected_keys,
+                                         PageTarget target);
 
 }  // namespace pagoda::client

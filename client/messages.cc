@@ -90,4 +90,31 @@ absl::StatusOr<LookupResult> LookupResultFromWire(const v1::LookupResponse& resp
   return result;
 }
 
+v1::PushRequest PushPageMessage(const PushConfig& config, const PushItem& item) {
+  v1::PushRequest request;
+  v1::PushPage& page = *request.mutable_page();
+  page.set_scope_id(item.scope.bytes.data(), item.scope.bytes.size());
+  page.set_identity(config.identity.bytes.data(), config.identity.bytes.size());
+  page.mutable_part()->set_group(item.part.group);
+  page.mutable_part()->set_head_begin(item.part.head_begin);
+  page.mutable_part()->set_head_count(item.part.head_count);
+  page.set_key(item.key.bytes.data(), item.key.bytes.size());
+  page.set_parent(item.parent.bytes.data(), item.parent.bytes.size());
+  page.set_parent_is_root(item.parent_is_root);
+  for (const uint32_t id : item.token_ids) page.add_token_ids(id);
+  page.set_page_tokens(config.page_tokens);
+  page.set_base_position(item.base_position);
+  page.set_precision(v1::PRECISION_RAW16);
+  page.set_fidelity(ToWire(item.fidelity));
+  for (const uint32_t crc : item.segment_crc32c) page.add_segment_crc32c(crc);
+  page.set_backend_tag(config.backend_tag);
+  return request;
+}
+
+v1::PushRequest PushMessage(const PushConfig& config, const PushItem& item) {
+  v1::PushRequest request = PushPageMessage(config, item);
+  if (!config.sequence.is_zero()) request.set_sequence_id(Bytes(config.sequence));
+  return request;
+}
+
 }  // namespace pagoda::client

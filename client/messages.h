@@ -30,4 +30,19 @@ void FillPart(const PagePart& part, v1::Part& wire);
 void FillChains(absl::Span<const ScopeChain> chains,
                 google::protobuf::RepeatedPtrField<v1::KeyChain>& wire);
 
+// What all pages of a pusher have in common.
+struct PushConfig {
+  std::string token;
+  std::string session_id;
+  SequenceId sequence;
+  Identity identity;
+  uint32_t page_tokens = 0;
+  uint64_t backend_tag = 0;
+  int64_t queue_bytes_max = 0;
+  absl::Duration answer_timeout;  // the oldest unanswered page may wait this long
+};
+// A request with `page` alone, or with `sequence_id` too.
+v1::PushRequest PushPageMessage(const PushConfig& config, const PushItem& item);
+v1::PushRequest PushMessage(const PushConfig& config, const PushItem& item);
+
 }  // namespace pagoda::client

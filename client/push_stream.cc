@@ -25,7 +25,7 @@ grpc::Slice SliceOf(ByteSpan bytes, const Owner& owner) {
 
 }  // namespace
 
-std::shared_ptr<PushStream> PushStream::Start(grpc::GenericStub& stub, Config config,
+std::shared_ptr<PushStream> PushStream::Start(grpc::GenericStub& stub, PushConfig config,
                                               PushCallback callback) {
   std::shared_ptr<PushStream> stream(new PushStream(std::move(config), std::move(callback)));
   {
@@ -90,27 +90,6 @@ void PushStream::CheckProgress(absl::Duration now) {
   if (stuck) Cancel();
 }
 
-std::string PushStream::PageFields(const PushItem& item) const {
-  v1::PushRequest request;
-  v1::PushPage& page = *request.mutable_page();
-  page.set_scope_id(item.scope.bytes.data(), item.scope.bytes.size());
-  page.set_identity(config_.identity.bytes.data(), config_.identity.bytes.size());
-  page.mutable_part()->set_group(item.part.group);
-  page.mutable_part()->set_head_begin(item.part.head_begin);
-  page.mutable_part()->set_head_count(item.part.head_count);
-  page.set_key(item.key.bytes.data(), item.key.bytes.size());
-  page.set_parent(item.parent.bytes.data(), item.parent.bytes.size());
-  page.set_parent_is_root(item.parent_is_root);
-  for (const uint32_t id : item.token_ids) page.add_token_ids(id);
-  page.set_page_tokens(config_.page_tokens);
-  page.set_base_position(item.base_position);
-  page.set_precision(v1::PRECISION_RAW16);
-  page.set_fidelity(ToWire(item.fidelity));
-  for (const uint32_t crc : item.segment_crc32c) page.add_segment_crc32c(crc);
-  page.set_backend_tag(config_.backend_tag);
-  return request.SerializeAsString();
-}
-
 grpc::ByteBuffer PushStream::NextMessage(Pending& page) {
   PieceMessageWriter writer(kPushPiecesField);
   if (first_message_) {
@@ -122,7 +101,8 @@ grpc::ByteBuffer PushStream::NextMessage(Pending& page) {
     }
     writer.AppendFields(head.SerializeAsString());
   }
-  if (page.next_segment == 0) writer.AppendFields(PageFields(page.item));
+  if (page.next_segment == 0)
+    writer.AppendFields(PushPageMessage(config_, page.item).SerializeAsString());
   const std::vector<ByteSpan>& segments = page.item.segments;
   while (page.next_segment < segments.size() && writer.payload_bytes() < kMessageBytesTarget) {
     writer.AppendPiece({0, static_cast<uint32_t>(page.next_segment), 0},

@@ -13,23 +13,14 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "client/client.h"
+#include "client/messages.h"
 #include "pagoda/v1/cache.pb.h"
 
 namespace pagoda::client {
 
 class PushStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  struct Config {
-    std::string token;
-    std::string session_id;
-    SequenceId sequence;
-    Identity identity;
-    uint32_t page_tokens = 0;
-    uint64_t backend_tag = 0;
-    int64_t queue_bytes_max = 0;
-    absl::Duration answer_timeout;  // the oldest unanswered page may wait this long
-  };
-  static std::shared_ptr<PushStream> Start(grpc::GenericStub& stub, Config config,
+  static std::shared_ptr<PushStream> Start(grpc::GenericStub& stub, PushConfig config,
                                            PushCallback callback);
 
   absl::Status Push(PushItem item) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -53,14 +44,13 @@ class PushStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBu
     size_t next_segment = 0;  // the first one not yet written
   };
 
-  PushStream(Config config, PushCallback callback)
+  PushStream(PushConfig config, PushCallback callback)
       : config_(std::move(config)), callback_(std::move(callback)) {}
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   grpc::ByteBuffer NextMessage(Pending& page) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string PageFields(const PushItem& item) const;
 
   // Constant after Start().
-  const Config config_;
+  const PushConfig config_;
   const PushCallback callback_;
   grpc::ClientContext context_;
 

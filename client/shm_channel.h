@@ -1,16 +1,11 @@
-// The client's end of shared memory: one connection to the daemon of this machine, and the maps of
-// its memory that this client has been given (proto/shm_protocol.h).
-//
-// Pages are copied out of the maps. A page counts only if none of its slabs was given back before
-// its last byte was read, which the generations beside the slabs tell; the daemon verified the
-// bytes when it took them, so that they are not summed up again.
+// The client's end of fetching through shared memory: one connection to the daemon of this machine,
+// and the maps of its memory that this client has been given (proto/shm_protocol.h).
 //
 // Threads    every method from any thread; one request is under way at a time, and who would wait
-//            for it longer than a moment is told UNAVAILABLE; copies run side by side
-// Ownership  maps are read-only and live as long as somebody copies out of them
+//            for it longer than a moment is told UNAVAILABLE
+// Ownership  maps are read-only and live as long as somebody reads them
 // Errors     UNAVAILABLE, DEADLINE_EXCEEDED   the daemon is away or slow, or the channel is busy:
-// go
-//                                             on over gRPC; broken() says whether for good
+//                                             go on over gRPC; broken() says whether for good
 //            others come from the daemon, or name what it sent that cannot be
 #pragma once
 
@@ -20,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/client.h"
+#include "client/shm_pages.h"
 
 namespace pagoda::client {
 
@@ -30,11 +26,16 @@ class ShmChannel {
                                                              const std::string& session_id);
   virtual ~ShmChannel() = default;
 
-  // Pages [page_begin, page_begin + keys.size()) of the lease, as they are stored, until one is
-  // more exact than `most` (kNone: any). Waits for those that load until the timeout.
-  virtual FetchResult Fetch(const LeaseId& lease, uint32_t page_begin,
-                            absl::Span<const PageKey> keys, const Identity& identity,
-                            Precision most, absl::Duration timeout) = 0;
+  struct Wanted {
+    LeaseId lease;
+    absl::Duration lease_until;  // on the monotonic clock
+    uint32_t page_begin = 0;     // into the lease's pages
+    absl::Span<const PageKey> keys;
+    Identity identity;
+    absl::Duration timeout;
+  };
+  // Where those pages lie, as they are stored. Waits for those that load until the timeout.
+  virtual absl::StatusOr<std::unique_ptr<ShmPages>> Locate(const Wanted& wanted) = 0;
   // Gives back maps that nobody used for a while; now and then.
   virtual void DropIdleMaps() = 0;
   virtual bool broken() const = 0;

@@ -1,14 +1,22 @@
 // What client and daemon of one machine say over the Unix socket beside gRPC: where the pages of a
-// lease lie, and descriptors of the memory they lie in. Bytes of pages never travel here.
+// lease lie, descriptors of the memory they lie in, and pages that a client has put into memory of
+// its own. Bytes of pages never travel here.
 //
-//   client  ShmHello                     once; nobody else knows the session's id
-//           ShmRequest kLocate           where are these pages of this lease?
-//           ShmRequest kOpen             that memfd, please
-//   daemon  ShmReply | body              kLocate   for each page a ShmPage and its ShmSlabs, header
-//                                                  first, in one or more packets; the last one has
-//                                                  kLast. Fewer pages than asked: `code` says why,
-//                                                  the body ends with a sentence
-//                                        kOpen     ShmMemory, the descriptor as SCM_RIGHTS
+//   client  Hello                      once; nobody else knows the session's id
+//           Request kLocate            where are these pages of this lease?
+//           Request kOpen              that memfd, please
+//           Request kStage             a staging area of so many bytes, please; once a connection
+//           Request kPush | Push | u64 offsets of the page's segments in it | v1.PushRequest
+//                                      a page: the message has `page`, and nothing but
+//                                      `sequence_id` beside it. Its bytes stay as they are until
+//                                      the answer
+//   daemon  Reply | body               kLocate   for each page a Page and its Slabs, header first,
+//                                                in one or more packets; the last one has `last`.
+//                                                Fewer pages than asked: `code` says why, the body
+//                                                ends with a sentence
+//                                      kOpen, kStage   Memory, the descriptor as SCM_RIGHTS
+//                                      kPush     `outcome`, or `code` and a sentence; pages of a
+//                                                connection are answered in their order
 //
 // One packet is one message (SOCK_SEQPACKET), fixed-size structs as the machine has them: both ends
 // are on it. Whatever does not fit is an error and ends the connection.
@@ -22,14 +30,17 @@ namespace pagoda::shm {
 
 constexpr std::array<char, 8> kMagic = {'P', 'G', 'D', 'A', 'S', 'H', 'M', '1'};
 constexpr uint32_t kPacketBytesMax = 128 << 10;
-constexpr uint32_t kPagesMax = 65536;  // of one request
+constexpr uint32_t kPagesMax = 65536;    // of one kLocate
+constexpr uint32_t kSegmentsMax = 4096;  // of a page
+constexpr uint64_t kStagingBytesMax = uint64_t{256} << 20;
+constexpr int kPushesMax = 64;  // of a connection, unanswered
 
 struct Hello {
   std::array<char, 8> magic = kMagic;
   std::array<uint8_t, 16> session_id{};
 };
 
-enum class Op : uint32_t { kLocate = 1, kOpen = 2 };
+enum class Op : uint32_t { kLocate = 1, kOpen = 2, kStage = 3, kPush = 4 };
 
 struct Request {
   Op op = Op::kLocate;
@@ -37,16 +48,16 @@ struct Request {
   std::array<uint8_t, 16> lease_id{};  // kLocate
   uint32_t page_begin = 0;             // kLocate: into the lease's pages
   uint32_t page_count = 0;
-  uint64_t memfd_id = 0;  // kOpen
+  uint64_t what = 0;  // kOpen: the memfd's id; kStage: bytes
 };
 
 struct Reply {
   Op op = Op::kLocate;
   uint32_t tag = 0;
-  int32_t code = 0;    // google.rpc.Code
-  uint32_t pages = 0;  // kLocate: in this packet
-  uint32_t last = 0;   // kLocate: 1 in the last packet
-  uint32_t reserved = 0;
+  int32_t code = 0;      // google.rpc.Code
+  uint32_t pages = 0;    // kLocate: in this packet
+  uint32_t last = 0;     // kLocate: 1 in the last packet
+  uint32_t outcome = 0;  // kPush: as v1::PushOutcome
 };
 
 struct Page {
@@ -62,11 +73,16 @@ struct Slab {
 
 struct Memory {
   uint64_t memfd_bytes = 0;
-  uint64_t chunk_bytes = 0;  // where the generations begin; storage/host_tier.h
+  uint64_t chunk_bytes = 0;  // kOpen: where the generations begin; storage/host_tier.h
+};
+
+struct Push {
+  uint32_t segments = 0;
+  uint32_t reserved = 0;
 };
 
 static_assert(sizeof(Hello) == 24 && sizeof(Request) == 40 && sizeof(Reply) == 24 &&
-              sizeof(Page) == 8 && sizeof(Slab) == 24 && sizeof(Memory) == 16);
+              sizeof(Page) == 8 && sizeof(Slab) == 24 && sizeof(Memory) == 16 && sizeof(Push) == 8);
 static_assert(std::is_trivially_copyable_v<Request> && std::is_trivially_copyable_v<Reply>);
 
 }  // namespace pagoda::shm

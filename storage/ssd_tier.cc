@@ -438,12 +438,22 @@ absl::Status SsdTier::Reader::Verify(uint32_t index, ByteSpan padded) const {
 absl::Status SsdTier::Reader::ReadSegment(uint32_t index, MutableByteSpan target) const {
   PAGODA_CHECK(index < header_.segments.size());
   const SegmentEntry& segment = header_.segments[index];
-  PAGODA_CHECK(target.size() == segment.length);
+  const bool padded = target.size() == static_cast<size_t>(segment.stored_bytes());
+  PAGODA_CHECK(padded || target.size() == segment.length);
+  if (padded && IsAligned(target)) {
+    PAGODA_RETURN_IF_ERROR(
+        tier_->files_->Read(extent_, static_cast<int64_t>(segment.offset), {target}));
+    PAGODA_RETURN_IF_ERROR(Verify(index, target));
+    // No checksum covers the padding.
+    std::memset(target.data() + segment.length, 0, target.size() - segment.length);
+    return absl::OkStatus();
+  }
   const AlignedBuffer buffer(segment.stored_bytes());
   PAGODA_RETURN_IF_ERROR(
       tier_->files_->Read(extent_, static_cast<int64_t>(segment.offset), {buffer.bytes()}));
   PAGODA_RETURN_IF_ERROR(Verify(index, buffer.bytes()));
-  std::memcpy(target.data(), buffer.bytes().data(), target.size());
+  std::memcpy(target.data(), buffer.bytes().data(), segment.length);
+  std::memset(target.data() + segment.length, 0, target.size() - segment.length);
   return absl::OkStatus();
 }
 

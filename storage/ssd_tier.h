@@ -67,7 +67,7 @@ class SsdTier {
     Reader(Reader&& other) noexcept;
     ~Reader();
     const PageHeader& header() const { return header_; }
-    // Reads one segment, target.size() == its length, and verifies it.
+    // Reads one segment, target.size() == its length or its padded size, and verifies it.
     absl::Status ReadSegment(uint32_t index, MutableByteSpan target) const;
     // Reads all of them in one vectored read, and verifies each. Targets have the segments' lengths
     // or their padded sizes; padding is set to zero.

@@ -208,6 +208,31 @@ class TieredStore {
   void LoadLeased(absl::string_view session_id, LeaseId id, const RecordKey& key,
                   LoadCallback callback) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Pages of a living lease that come up from SSD together: read layer by layer over all of them, so
+  // that the first layer of every page is there before anything that only later layers need.
+  //
+  // Threads  calls come on the store's threads or the caller's, without a lock; those about one page
+  //          one after another, but for OnSegment of different segments
+  class LayerListener {
+   public:
+    virtual ~LayerListener() = default;
+    // Memory for the page, its header known. Its segments' bytes are not there yet, and nobody else
+    // sees it; it becomes the page's memory if OnDone() is well.
+    virtual void OnBegun(size_t index, const HostPagePtr& page) = 0;
+    // A segment's bytes are there, verified.
+    virtual void OnSegment(size_t index, uint32_t segment) = 0;
+    // Once a page, as a LoadCallback; without OnBegun() where the page was there, is loaded for
+    // somebody else, or does not come.
+    virtual void OnDone(size_t index, absl::StatusOr<HostPagePtr> page) = 0;
+  };
+  struct LayerPage {
+    size_t index = 0;  // for the listener
+    RecordKey key;
+  };
+  void LoadLeasedByLayer(absl::string_view session_id, LeaseId id,
+                         absl::Span<const LayerPage> pages,
+                         std::shared_ptr<LayerListener> listener) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // ---- Prefetch ----------------------------------------------------------------------------
   // Asks for pages to be in memory by a deadline; see storage/README.md for what may keep them out.
   // Returns how many of the pages are in memory, on their way, or accepted to come.
@@ -299,7 +324,13 @@ class TieredStore {
     std::vector<RecordKey> ssd_deletions;
     int64_t freed_bytes = 0;
   };
-  struct Source;  // what a load needs to know of its page
+  struct Source {  // what a load needs to know of its page
+    ScopeId scope;
+    Identity identity;
+    uint64_t incarnation = 0;
+    uint32_t ssd_version = 0;
+    bool demanded = true;  // see Load
+  };
   struct Load {
     std::vector<LoadCallback> waiters;
     absl::Duration deadline;  // then who waits is answered, and who comes is refused
@@ -313,6 +344,8 @@ class TieredStore {
     absl::Duration began;
   };
   class PrefetchWorld;  // what the scheduler sees of the store
+  struct LayerGroup;    // pages that come up together
+  struct LayerLoad;     // one of them
 
   TieredStore(const TieredStoreOptions& options, const Clock& clock, StoreObserver* observer);
   absl::Status Rebuild() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -380,6 +413,25 @@ class TieredStore {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void EndLoad(const RecordKey& key, const absl::StatusOr<HostPagePtr>& result)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // What becomes of a wish for a page: the answer, nothing where it waits for a load under way, or
+  // a load of its own, which somebody has to run.
+  enum class LoadStep { kAnswered, kJoined, kNew };
+  LoadStep BeginLoad(const RecordKey& key, const ScopeId& scope, Precision at_least,
+                     LoadCallback& callback, absl::StatusOr<HostPagePtr>& answer)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The answer to a load before it reads; nothing: it has to, and `source` says what.
+  std::optional<absl::StatusOr<HostPagePtr>> BeforeRead(const RecordKey& key, Source& source,
+                                                        uint64_t& work)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // tiered_store_layers.cc
+  void RunLayerGroup(LayerGroup& group) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OpenLayerLoad(LayerGroup& group, LayerLoad& load) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status StageLayerLoad(LayerLoad& load) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndWork(uint64_t work, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReadLayerSegment(LayerGroup& group, LayerLoad& load, uint32_t segment)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndLayerLoad(LayerLoad& load, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // True when the load has its result; false when it lost a race and must be tried again.
   bool SettleLoad(const RecordKey& key, const Source& source, absl::StatusOr<HostPagePtr>& result,
                   Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

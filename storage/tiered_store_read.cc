@@ -13,14 +13,6 @@ constexpr int kLoadTriesMax = 3;  // a page that changes on SSD under three read
 
 }  // namespace
 
-struct TieredStore::Source {
-  ScopeId scope;
-  Identity identity;
-  uint64_t incarnation = 0;
-  uint32_t ssd_version = 0;
-  bool demanded = true;  // see Load
-};
-
 std::optional<TieredStore::FoundCopy> TieredStore::FindCopy(EntryId id,
                                                             const LookupQuery& query) const {
   const auto serves = [&query](const CopyInfo& copy) {
@@ -106,42 +98,65 @@ HostPagePtr TieredStore::GetResident(const RecordKey& key, const ScopeId& scope)
   return directory_.at(id).host;
 }
 
+TieredStore::LoadStep TieredStore::BeginLoad(const RecordKey& key, const ScopeId& scope,
+                                             Precision at_least, LoadCallback& callback,
+                                             absl::StatusOr<HostPagePtr>& answer) {
+  const EntryId id = directory_.Find(key, scope);
+  if (closing_) {
+    answer = absl::UnavailableError("store: shutting down");
+    return LoadStep::kAnswered;
+  }
+  if (id == kNoEntry || directory_.at(id).quarantined) {
+    answer = absl::NotFoundError("page: not stored");
+    return LoadStep::kAnswered;
+  }
+  if (const HostPagePtr host = GoodEnough(id, at_least)) {
+    answer = host;
+    return LoadStep::kAnswered;
+  }
+  if (!breaker_.closed()) {
+    answer = DiskSetAside();
+    return LoadStep::kAnswered;
+  }
+  const absl::Duration now = clock_.Monotonic();
+  const auto running = loads_.find(key);
+  if (running == loads_.end()) {
+    Load& load = loads_[key];
+    load.deadline = now + options_.load_timeout;
+    load.demanded = true;
+    load.at_least = at_least;
+    load.waiters.push_back(std::move(callback));
+    return LoadStep::kNew;
+  }
+  if (now >= running->second.deadline) {
+    answer = absl::UnavailableError("ssd: a read of this page is under way and does not end");
+    return LoadStep::kAnswered;
+  }
+  running->second.waiters.push_back(std::move(callback));
+  running->second.demanded = true;
+  running->second.at_least = std::max(running->second.at_least, at_least);
+  ++counters_.loads_joined;
+  return LoadStep::kJoined;
+}
+
 void TieredStore::LoadAsync(const RecordKey& key, const ScopeId& scope, LoadCallback callback,
                             Precision at_least) {
-  absl::StatusOr<HostPagePtr> answer = absl::NotFoundError("page: not stored");
+  absl::StatusOr<HostPagePtr> answer = absl::UnknownError("");
   {
     absl::MutexLock lock(&mutex_);
-    const EntryId id = directory_.Find(key, scope);
-    if (closing_) {
-      answer = absl::UnavailableError("store: shutting down");
-    } else if (id != kNoEntry && !directory_.at(id).quarantined) {
-      const absl::Duration now = clock_.Monotonic();
-      const auto running = loads_.find(key);
-      if (const HostPagePtr host = GoodEnough(id, at_least)) {
-        answer = host;
-      } else if (!breaker_.closed()) {
-        answer = DiskSetAside();
-      } else if (running != loads_.end() && now >= running->second.deadline) {
-        answer = absl::UnavailableError("ssd: a read of this page is under way and does not end");
-      } else if (running != loads_.end()) {
-        running->second.waiters.push_back(std::move(callback));
-        running->second.demanded = true;
-        running->second.at_least = std::max(running->second.at_least, at_least);
-        ++counters_.loads_joined;
-        return;
-      } else if (loader_->TryPush([this, key] { RunLoad(key); })) {
-        Load& load = loads_[key];
-        load.deadline = now + options_.load_timeout;
-        load.demanded = true;
-        load.at_least = at_least;
-        load.waiters.push_back(std::move(callback));
-        load_deadlines_.emplace_back(load.deadline, key);
+    const LoadStep step = BeginLoad(key, scope, at_least, callback, answer);
+    if (step == LoadStep::kJoined) return;
+    if (step == LoadStep::kNew) {
+      const auto load = loads_.find(key);
+      if (loader_->TryPush([this, key] { RunLoad(key); })) {
+        load_deadlines_.emplace_back(load->second.deadline, key);
         ++counters_.loads_started;
         return;
-      } else {
-        ++counters_.load_queue_refusals;
-        answer = absl::ResourceExhaustedError("ssd: the queue of loads is full");
       }
+      callback = std::move(load->second.waiters.front());
+      loads_.erase(load);
+      ++counters_.load_queue_refusals;
+      answer = absl::ResourceExhaustedError("ssd: the queue of loads is full");
     }
   }
   callback(std::move(answer));
@@ -173,33 +188,32 @@ void TieredStore::LoadLeased(absl::string_view session_id, LeaseId id, const Rec
       at_least);
 }
 
+std::optional<absl::StatusOr<HostPagePtr>> TieredStore::BeforeRead(const RecordKey& key,
+                                                                    Source& source,
+                                                                    uint64_t& work) {
+  absl::MutexLock lock(&mutex_);
+  const EntryId id = directory_.Find(key);
+  if (closing_) return absl::UnavailableError("store: shutting down");
+  if (id == kNoEntry) return absl::NotFoundError("page: dropped meanwhile");
+  if (HostPagePtr host = GoodEnough(id, loads_.at(key).at_least)) return host;
+  if (!breaker_.closed()) return DiskSetAside();
+  const DirectoryEntry& entry = directory_.at(id);
+  work = BeginDiskWork();
+  source = {directory_.scope_of(id), directory_.identity_of(id), entry.incarnation,
+            entry.ssd_version, loads_.at(key).demanded};
+  return std::nullopt;
+}
+
 void TieredStore::RunLoad(const RecordKey& key) {
   absl::StatusOr<HostPagePtr> result = absl::AbortedError("page: it changes faster than it loads");
   Aftermath after;
   for (int i = 0; i < kLoadTriesMax; ++i) {
     Source source;
     uint64_t work = 0;
-    bool settled = true;
-    {
-      absl::MutexLock lock(&mutex_);
-      const EntryId id = directory_.Find(key);
-      if (closing_) {
-        result = absl::UnavailableError("store: shutting down");
-      } else if (id == kNoEntry) {
-        result = absl::NotFoundError("page: dropped meanwhile");
-      } else if (const HostPagePtr host = GoodEnough(id, loads_.at(key).at_least)) {
-        result = host;
-      } else if (!breaker_.closed()) {
-        result = DiskSetAside();
-      } else {
-        const DirectoryEntry& entry = directory_.at(id);
-        work = BeginDiskWork();
-        source = {directory_.scope_of(id), directory_.identity_of(id), entry.incarnation,
-                  entry.ssd_version, loads_.at(key).demanded};
-        settled = false;
-      }
+    if (auto settled = BeforeRead(key, source, work)) {
+      result = *std::move(settled);
+      break;
     }
-    if (settled) break;
     absl::StatusOr<HostPagePtr> read = ReadFromSsd(key, source);
     absl::MutexLock lock(&mutex_);
     EndDiskWork(work, read.status(), after);

@@ -13,7 +13,8 @@ Steps, in this order:
   tidy       style rules that a machine can check
   release    g++, optimised: builds everything, runs all tests
   simulation 2,000 seeded stories of the store's pure core, 10,000 steps each
-  asan       AddressSanitizer and UndefinedBehaviorSanitizer: tests with the label fast
+  asan       AddressSanitizer and UndefinedBehaviorSanitizer: the fast tests outside of the command
+             line (label sanitize)
   tsan       ThreadSanitizer: those of them in which threads meet (label threaded)
   dev        clang: the product builds without a thread-safety error
   fuzz       libFuzzer on every parser of outside bytes, two minutes in all
@@ -169,7 +170,7 @@ step_asan() {
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   [[ ! -f tests/asan.supp ]] ||
     export LSAN_OPTIONS=suppressions=$root/tests/asan.supp:print_suppressions=0
-  sanitized asan fast
+  sanitized asan sanitize
 }
 
 step_tsan() {

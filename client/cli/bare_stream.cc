@@ -48,24 +48,30 @@ bool Decode(const grpc::ByteBuffer& buffer, BareTransfer& transfer) {
 class Sink {
  public:
   void set_transfer(const BareTransfer& transfer) {
-    copy_ = transfer.copy;
-    if (copy_) memory_.resize(static_cast<size_t>(transfer.message_bytes));
+    transfer_ = transfer;
+    if (transfer_.copy && transfer_.into == nullptr) {
+      memory_.resize(static_cast<size_t>(transfer.message_bytes));
+    }
   }
   void Take(const grpc::ByteBuffer& message) {
-    if (!copy_) return;
+    if (!transfer_.copy) return;
     std::vector<grpc::Slice> slices;
     if (!message.Dump(&slices).ok()) return;
-    size_t offset = 0;
+    std::byte* to = memory_.data();
+    if (transfer_.into != nullptr) to = transfer_.into + taken_++ * transfer_.message_bytes;
+    size_t left = static_cast<size_t>(transfer_.message_bytes);
     for (const grpc::Slice& slice : slices) {
-      if (slice.size() > memory_.size() - offset) return;
-      std::memcpy(memory_.data() + offset, slice.begin(), slice.size());
-      offset += slice.size();
+      if (slice.size() > left) return;
+      std::memcpy(to, slice.begin(), slice.size());
+      to += slice.size();
+      left -= slice.size();
     }
   }
 
  private:
-  bool copy_ = false;
-  std::vector<char> memory_;
+  BareTransfer transfer_;
+  int64_t taken_ = 0;
+  std::vector<std::byte> memory_;
 };
 
 // The server's side of both directions: the first message says what is wanted.

@@ -9,6 +9,7 @@
 
 #include <grpcpp/generic/generic_stub.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -37,6 +38,9 @@ struct BareTransfer {
   int64_t message_bytes = 0;
   int64_t message_count = 0;
   bool copy = true;  // the receiver copies
+  // Where to: one message after another, as pages go. Null: each into the same memory, which then
+  // stays in the cache.
+  std::byte* into = nullptr;
 };
 
 // One stream on its own call; returns when all messages have arrived.

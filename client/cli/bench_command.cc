@@ -169,6 +169,7 @@ void AddBenchCommand(CommandLine& commands) {
       {app, [flags] { return CheckBench(*flags); }, [flags] { return RunBenchCommand(*flags); }});
   AddStorageBenchCommand(commands, app);
   AddAttentionBenchCommand(commands, app);
+  AddTransportBenchCommand(commands, app);
 }
 
 }  // namespace pagoda::cli

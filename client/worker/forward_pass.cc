@@ -35,7 +35,17 @@ ForwardPass::ForwardPass(const LlamaModel& model, ThreadPool& pool)
       softmax_scale_(1 / std::sqrt(static_cast<float>(config_.head_dim))),
       rope_(config_),
       scratch_(pool.thread_count()) {
-  const int64_t rows = kChunkPagesMax * kPageTokens;
+  ReserveRows(kChunkPagesMax * kPageTokens);
+  for (Scratch& scratch : scratch_) {
+    scratch.gate_up = kernels::AlignedBuffer(kPageTokens * Linear::kSliceWidthMax *
+                                             static_cast<int64_t>(sizeof(float)));
+  }
+}
+
+// What the last call left in the activations is lost when they grow.
+void ForwardPass::ReserveRows(int64_t rows) {
+  if (rows <= reserved_rows_) return;
+  reserved_rows_ = rows;
   const int64_t hidden_floats = AlignUp(rows * config_.hidden_size, kFloatAlign);
   const int64_t qkv_floats = AlignUp(rows * qkv_size_, kFloatAlign);
   const int64_t attended_floats = AlignUp(rows * config_.query_size(), kFloatAlign);
@@ -48,10 +58,6 @@ ForwardPass::ForwardPass(const LlamaModel& model, ThreadPool& pool)
   qkv_ = normed_ + hidden_floats;
   attended_ = qkv_ + qkv_floats;
   activated_ = attended_ + attended_floats;
-  for (Scratch& scratch : scratch_) {
-    scratch.gate_up = kernels::AlignedBuffer(kPageTokens * Linear::kSliceWidthMax *
-                                             static_cast<int64_t>(sizeof(float)));
-  }
 }
 
 std::string ForwardPass::BackendName() {
@@ -79,23 +85,25 @@ absl::Status ForwardPass::CheckIds(absl::Span<const uint32_t> ids,
 }
 
 absl::StatusOr<int64_t> ForwardPass::PrefillChunk(absl::Span<const uint32_t> ids,
-                                                  KvSequence& sequence) {
+                                                  KvSequence& sequence, const LayerGate& gate) {
   PAGODA_CHECK(!ids.empty());
   PAGODA_CHECK(sequence.token_count() % kPageTokens == 0);
-  ids = ids.subspan(0, sequence.ChunkPagesMax(kChunkPagesMax) * kPageTokens);
+  const int64_t pages_max = gate == nullptr ? kChunkPagesMax : kGatedChunkPagesMax;
+  ids = ids.subspan(0, sequence.ChunkPagesMax(pages_max) * kPageTokens);
   PAGODA_RETURN_IF_ERROR(CheckIds(ids, sequence));
   const auto count = static_cast<int64_t>(ids.size());
-  Run(ids, sequence,
-      {.first_position = sequence.token_count(),
-       .count = count,
-       .padded_count = AlignUp(count, kPageTokens)});
+  const Rows rows = {.first_position = sequence.token_count(),
+                     .count = count,
+                     .padded_count = AlignUp(count, kPageTokens)};
+  ReserveRows(rows.padded_count);
+  PAGODA_RETURN_IF_ERROR(Run(ids, sequence, rows, gate));
   return count;
 }
 
 absl::Status ForwardPass::DecodeStep(uint32_t id, KvSequence& sequence) {
   PAGODA_RETURN_IF_ERROR(CheckIds({id}, sequence));
-  Run({id}, sequence, {.first_position = sequence.token_count(), .count = 1, .padded_count = 1});
-  return absl::OkStatus();
+  return Run({id}, sequence,
+             {.first_position = sequence.token_count(), .count = 1, .padded_count = 1}, nullptr);
 }
 
 absl::Status ForwardPass::RecomputePage(absl::Span<const uint32_t> page_ids, KvSequence& sequence) {
@@ -112,7 +120,8 @@ void ForwardPass::Lap(double* total) {
   lap_start_ = now;
 }
 
-void ForwardPass::Run(absl::Span<const uint32_t> ids, KvSequence& sequence, const Rows& rows) {
+absl::Status ForwardPass::Run(absl::Span<const uint32_t> ids, KvSequence& sequence,
+                              const Rows& rows, const LayerGate& gate) {
   lap_start_ = Now();
   sequence.Prepare(rows.first_position / kPageTokens,
                    (rows.first_position + rows.count - 1) / kPageTokens, pool_);
@@ -125,14 +134,16 @@ void ForwardPass::Run(absl::Span<const uint32_t> ids, KvSequence& sequence, cons
   // Rows of padding start from zero: finite numbers in every layer, which no other row sees.
   std::fill(hidden_ + rows.count * hidden_size, hidden_ + rows.padded_count * hidden_size, 0.0F);
   for (int32_t layer = 0; layer < static_cast<int32_t>(config_.layer_count); ++layer) {
-    RunLayer(layer, rows, sequence);
+    PAGODA_RETURN_IF_ERROR(RunLayer(layer, rows, sequence, gate));
   }
   Lap(&times_.other_seconds);
   sequence.Advance(rows.first_position + rows.count);
   last_rows_ = rows;
+  return absl::OkStatus();
 }
 
-void ForwardPass::RunLayer(int32_t layer, const Rows& rows, KvSequence& sequence) {
+absl::Status ForwardPass::RunLayer(int32_t layer, const Rows& rows, KvSequence& sequence,
+                                   const LayerGate& gate) {
   const LlamaLayer& weights = model_.layer(layer);
   const int64_t hidden_size = config_.hidden_size;
   Normalize(rows, weights.attention_norm);
@@ -146,6 +157,10 @@ void ForwardPass::RunLayer(int32_t layer, const Rows& rows, KvSequence& sequence
   Lap(&times_.matrix_seconds);
   RotateAndStore(layer, rows, sequence);
   Lap(&times_.other_seconds);
+  if (gate != nullptr) {
+    PAGODA_RETURN_IF_ERROR(gate(layer));
+    Lap(&times_.wait_seconds);
+  }
   rows.decode() ? AttendDecode(layer, rows, sequence) : AttendPrefill(layer, rows, sequence);
   Lap(&times_.attention_seconds);
   weights.attention_output.Apply({.x = attended_,
@@ -160,6 +175,7 @@ void ForwardPass::RunLayer(int32_t layer, const Rows& rows, KvSequence& sequence
   Lap(&times_.other_seconds);
   FeedForward(weights, rows);
   Lap(&times_.matrix_seconds);
+  return absl::OkStatus();
 }
 
 void ForwardPass::Normalize(const Rows& rows, absl::Span<const float> weight) {

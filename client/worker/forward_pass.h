@@ -38,6 +38,7 @@ struct ForwardTimes {
   double attention_seconds = 0;
   double encode_seconds = 0;  // of pages that left the window
   double logits_seconds = 0;
+  double wait_seconds = 0;   // for layers on their way
   double other_seconds = 0;  // norms, RoPE, embeddings
 };
 
@@ -45,6 +46,8 @@ class ForwardPass {
  public:
   static constexpr int64_t kPageTokens = LlamaModel::kPageTokens;
   static constexpr int64_t kChunkPagesMax = 4;
+  // Of a chunk whose layers are waited for: the more rows, the more of the wait they fill.
+  static constexpr int64_t kGatedChunkPagesMax = 16;
 
   ForwardPass(const LlamaModel& model, ThreadPool& pool);
 
@@ -58,9 +61,15 @@ class ForwardPass {
                                                kernels::AttentionScratch& scratch)>;
   void set_attention(Attention attention) { attention_ = std::move(attention); }
 
+  // Says when K and V of earlier pages may be read at a layer, and waits until then.
+  using LayerGate = std::function<absl::Status(int32_t layer)>;
+
   // Computes the leading ids, as many as one chunk takes, and returns how many. Their hidden states
   // stay until the next call. REQUIRES: ids not empty, sequence at a page boundary.
-  absl::StatusOr<int64_t> PrefillChunk(absl::Span<const uint32_t> ids, KvSequence& sequence);
+  // With a gate it is called once a layer, in order; where it fails, so does this, and the sequence
+  // must not be used any more.
+  absl::StatusOr<int64_t> PrefillChunk(absl::Span<const uint32_t> ids, KvSequence& sequence,
+                                       const LayerGate& gate = nullptr);
   // Computes one token after those of the sequence, at any position.
   absl::Status DecodeStep(uint32_t id, KvSequence& sequence);
   // Computes the last page of a sequence again by prefill. REQUIRES: token_count() is a multiple of
@@ -97,8 +106,11 @@ class ForwardPass {
   };
 
   absl::Status CheckIds(absl::Span<const uint32_t> ids, const KvSequence& sequence) const;
-  void Run(absl::Span<const uint32_t> ids, KvSequence& sequence, const Rows& rows);
-  void RunLayer(int32_t layer, const Rows& rows, KvSequence& sequence);
+  void ReserveRows(int64_t rows);
+  absl::Status Run(absl::Span<const uint32_t> ids, KvSequence& sequence, const Rows& rows,
+                   const LayerGate& gate);
+  absl::Status RunLayer(int32_t layer, const Rows& rows, KvSequence& sequence,
+                        const LayerGate& gate);
   void Normalize(const Rows& rows, absl::Span<const float> weight);
   void RotateAndStore(int32_t layer, const Rows& rows, KvSequence& sequence);
   void AttendPrefill(int32_t layer, const Rows& rows, const KvSequence& sequence);
@@ -123,6 +135,7 @@ class ForwardPass {
   double lap_start_ = 0;
   // [chunk rows][...] activations; each a region of one buffer.
   kernels::AlignedBuffer memory_;
+  int64_t reserved_rows_ = 0;
   float* hidden_ = nullptr;
   float* normed_ = nullptr;
   float* qkv_ = nullptr;

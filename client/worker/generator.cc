@@ -47,12 +47,14 @@ absl::StatusOr<GenerateResult> Generator::Generate(absl::Span<const uint32_t> pr
         absl::StrFormat("generate: %d new tokens, expected at least 1", options.new_tokens_max));
   }
   PAGODA_ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(options.sampling));
-  PAGODA_ASSIGN_OR_RETURN(KvSequence sequence,
-                          KvSequence::Make(pass_.model().page_shape(), config.rope_theta,
-                                           {.precision = options.precision,
-                                            .window_tokens = options.window_tokens,
-                                            .token_count_max = config.context_tokens,
-                                            .k_lo_layers = options.k_lo_layers}));
+  const auto make_sequence = [&] {
+    return KvSequence::Make(pass_.model().page_shape(), config.rope_theta,
+                            {.precision = options.precision,
+                             .window_tokens = options.window_tokens,
+                             .token_count_max = config.context_tokens,
+                             .k_lo_layers = options.k_lo_layers});
+  };
+  PAGODA_ASSIGN_OR_RETURN(KvSequence sequence, make_sequence());
   Request request = {.options = options,
                      .sequence = sequence,
                      .sampler = sampler,
@@ -61,13 +63,14 @@ absl::StatusOr<GenerateResult> Generator::Generate(absl::Span<const uint32_t> pr
   GenerateResult result;
   result.prompt_tokens = static_cast<int64_t>(prompt_ids.size());
   const FinishAtExit finish(options.cache);
-  if (options.cache != nullptr) {
-    result.hit = options.cache->Load(prompt_ids, sequence);
+  absl::Status prefilled = LoadAndPrefill(request, options.load_by_layer, &result);
+  if (!prefilled.ok() && result.hit.layers != nullptr) {
+    // Pages were lost on their way, under what was computed over them.
+    options.cache->Finish();
+    PAGODA_ASSIGN_OR_RETURN(sequence, make_sequence());
+    prefilled = LoadAndPrefill(request, /*by_layer=*/false, &result);
   }
-  const double loaded = Now();
-  result.load_seconds = loaded - start;
-  PAGODA_RETURN_IF_ERROR(Prefill(request));
-  result.prefill_seconds = Now() - loaded;
+  PAGODA_RETURN_IF_ERROR(prefilled);
   PAGODA_RETURN_IF_ERROR(RunDecode(request, on_token, start, &result));
   result.kv_bytes_per_token =
       static_cast<double>(sequence.stored_bytes() + sequence.widened_bytes()) /
@@ -76,13 +79,36 @@ absl::StatusOr<GenerateResult> Generator::Generate(absl::Span<const uint32_t> pr
   return result;
 }
 
-absl::Status Generator::Prefill(Request& request) {
+absl::Status Generator::LoadAndPrefill(Request& request, bool by_layer, GenerateResult* result) {
+  const double start = Now();
+  const double waited = pass_.times().wait_seconds;
+  PrefixCache* const cache = request.options.cache;
+  result->hit = {};
+  if (cache != nullptr) {
+    const absl::Span<const uint32_t> ids = request.ids;
+    result->hit =
+        by_layer ? cache->LoadByLayer(ids, request.sequence) : cache->Load(ids, request.sequence);
+  }
+  const double loaded = Now();
+  result->load_seconds += loaded - start;
+  const absl::Status status = Prefill(request, result->hit.layers.get());
+  result->prefill_seconds += Now() - loaded;
+  result->wait_seconds += pass_.times().wait_seconds - waited;
+  if (status.ok()) result->hit.layers.reset();
+  return status;
+}
+
+absl::Status Generator::Prefill(Request& request, LayerSource* layers) {
   KvSequence& sequence = request.sequence;
   while (sequence.token_count() < static_cast<int64_t>(request.ids.size())) {
     const int64_t first_page = sequence.full_page_count();
     const absl::Span<const uint32_t> rest =
         absl::MakeConstSpan(request.ids).subspan(sequence.token_count());
-    PAGODA_RETURN_IF_ERROR(pass_.PrefillChunk(rest, sequence).status());
+    ForwardPass::LayerGate gate;
+    if (layers != nullptr) gate = [layers](int32_t layer) { return layers->WaitLayer(layer); };
+    PAGODA_RETURN_IF_ERROR(pass_.PrefillChunk(rest, sequence, gate).status());
+    if (layers != nullptr) PAGODA_RETURN_IF_ERROR(layers->WaitAll());
+    layers = nullptr;
     StorePages(first_page, request);
   }
   pass_.LastLogits(absl::MakeSpan(request.logits));

@@ -35,6 +35,7 @@ struct GenerateOptions {
   int64_t window_tokens = 256;              // most recent tokens read in raw16
   std::vector<int32_t> k_lo_layers = {};    // of the model's layer profile: KvOptions
   PrefixCache* cache = nullptr;             // null: everything is computed here
+  bool load_by_layer = true;                // compute a layer while later ones travel
   // Sees the logits before each token is chosen: for evaluation.
   std::function<void(absl::Span<const float> logits)> on_logits = {};
 };
@@ -48,7 +49,8 @@ struct GenerateResult {
   int64_t prompt_tokens = 0;
   double ttft_seconds = 0;              // from the call to the first token, loading included
   double load_seconds = 0;              // in PrefixCache::Load()
-  double prefill_seconds = 0;           // computing the rest of the prompt
+  double prefill_seconds = 0;           // computing the rest of the prompt, waiting included
+  double wait_seconds = 0;              // of it, for layers on their way
   double decode_tokens_per_second = 0;  // after the first token; 0 when there was none
   double kv_bytes_per_token = 0;        // of the whole sequence as it stands at the end
   double raw16_bytes_per_token = 0;     // what raw16 without padding takes
@@ -73,7 +75,8 @@ class Generator {
     std::vector<float> logits;
   };
 
-  absl::Status Prefill(Request& request);
+  absl::Status LoadAndPrefill(Request& request, bool by_layer, GenerateResult* result);
+  absl::Status Prefill(Request& request, LayerSource* layers);
   absl::Status Decode(uint32_t id, Request& request);
   absl::Status RunDecode(Request& request, absl::FunctionRef<bool(uint32_t id)> on_token,
                          double start_seconds, GenerateResult* result);

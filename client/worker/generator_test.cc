@@ -77,6 +77,24 @@ TEST(Generator, RawLogitsAreEqualWithoutColdWarmAndHalfCache) {
   EXPECT_EQ(cache.finish_count, 3);
 }
 
+TEST(Generator, PagesThatAreLostOnTheWayAreLoadedAgain) {
+  TinyModel tiny(kModel);
+  const std::vector<uint32_t> prompt = tiny.RandomIds(700, 1);
+  const Answer bare = Generate(tiny, prompt, Options(Precision::kRaw16));
+  MemoryPrefixCache cache;
+  cache.pages_max = 5;  // a chunk and more are left to compute
+  Generate(tiny, prompt, Options(Precision::kRaw16, &cache));
+  for (const int layer : {0, 1, 100}) {
+    cache.lost_layer = layer;
+    cache.lost_count = 0;
+    const Answer warm = Generate(tiny, prompt, Options(Precision::kRaw16, &cache));
+    ExpectSame(bare, warm);
+    EXPECT_EQ(warm.result.hit.tokens, 320);
+    EXPECT_EQ(cache.lost_count, 1);
+  }
+  EXPECT_EQ(cache.conflict_count, 0);
+}
+
 TEST(Generator, WhatWasGeneratedHitsLater) {
   TinyModel tiny(kModel);
   const std::vector<uint32_t> prompt = tiny.RandomIds(100, 2);

@@ -1,10 +1,12 @@
 #include "client/worker/pagoda_prefix_cache.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/crc32c.h"
+#include "storage/base/status_macros.h"
 
 namespace pagoda {
 namespace {
@@ -15,6 +17,79 @@ constexpr absl::Duration kFinishWait = absl::Seconds(5);
 // A copy of a page's payload that lives until it is sent.
 struct PushedPage {
   std::vector<kernels::AlignedBuffer> segments;
+};
+
+// Beyond the deadline of every fetch.
+constexpr absl::Duration kLayerWait = absl::Minutes(1);
+
+// Pages whose bytes arrive where a sequence has them already.
+class LayeredPages : public LayerSource {
+ public:
+  LayeredPages(client::Client& client, const client::LeaseId& lease, size_t count)
+      : client_(client), lease_(lease), buffers_(count), begun_(count) {}
+  ~LayeredPages() override {
+    fetch_.reset();  // nobody writes any more
+    client_.Release(lease_);
+  }
+
+  absl::Status Start(const client::LookupResult& hit, absl::Span<const PageKey> keys,
+                     Precision at_most) {
+    PAGODA_ASSIGN_OR_RETURN(
+        fetch_, client_.StartFetch(hit, keys,
+                                   {.page_count = static_cast<uint32_t>(buffers_.size()),
+                                    .precision_max = at_most,
+                                    .target = [this](uint32_t page, const PageHeader& header) {
+                                      return MemoryFor(page, header);
+                                    }}));
+    return absl::OkStatus();
+  }
+  absl::Status WaitHeaders() {
+    PAGODA_ASSIGN_OR_RETURN(const std::vector<PageHeader> headers, fetch_->WaitHeaders(kLayerWait));
+    promised_ = headers.size();
+    return absl::OkStatus();
+  }
+  // REQUIRES: WaitHeaders(). Pages that Take() gives, by index.
+  size_t promised() const { return promised_; }
+  PageBuffer Take(size_t index) { return *std::move(buffers_[index]); }
+
+  absl::Status WaitLayer(int32_t layer) override {
+    if (!status_.ok() || fetch_ == nullptr) return status_;
+    status_ = fetch_->WaitLayer(static_cast<uint32_t>(layer), kLayerWait);
+    return status_;
+  }
+  absl::Status WaitAll() override {
+    if (!status_.ok() || fetch_ == nullptr) return status_;
+    const client::FetchResult result = fetch_->Wait();
+    fetch_.reset();
+    if (result.pages.size() < promised_) {
+      status_ =
+          result.status.ok() ? absl::AbortedError("pages were lost on their way") : result.status;
+    }
+    return status_;
+  }
+
+ private:
+  // A page that comes a second time has lost the first one's memory to the sequence.
+  std::vector<MutableByteSpan> MemoryFor(uint32_t page, const PageHeader& header) {
+    if (page >= buffers_.size() || begun_[page]) return {};
+    begun_[page] = true;
+    std::vector<kernels::AlignedBuffer> segments;
+    for (const SegmentEntry& segment : header.segments) {
+      segments.push_back(kernels::AlignedBuffer::Uninitialized(segment.stored_bytes()));
+    }
+    buffers_[page].emplace(header, std::move(segments));
+    const absl::Span<const MutableByteSpan> spans = buffers_[page]->mutable_segments();
+    return {spans.begin(), spans.end()};
+  }
+
+  client::Client& client_;
+  const client::LeaseId lease_;
+  // Written before WaitHeaders() returns, or for pages that are not promised.
+  std::vector<std::optional<PageBuffer>> buffers_;
+  std::vector<char> begun_;
+  std::unique_ptr<client::PageFetch> fetch_;  // null once all is there
+  size_t promised_ = 0;
+  absl::Status status_;
 };
 
 }  // namespace
@@ -33,7 +108,8 @@ client::LookupQuery PagodaPrefixCache::QueryFor(const KvSequence& sequence,
   return query;
 }
 
-PrefixHit PagodaPrefixCache::Load(absl::Span<const uint32_t> prompt_ids, KvSequence& sequence) {
+PrefixHit PagodaPrefixCache::LoadFound(absl::Span<const uint32_t> prompt_ids, KvSequence& sequence,
+                                       bool by_layer) {
   Finish();
   last_problem_ = absl::OkStatus();
   if (!client_.connected()) {
@@ -65,8 +141,9 @@ PrefixHit PagodaPrefixCache::Load(absl::Span<const uint32_t> prompt_ids, KvSeque
   std::vector<Precision> precisions;
   for (const client::FoundPage& page : hit->pages) precisions.push_back(page.precision);
   const int64_t usable = sequence.UsablePages(precisions, static_cast<int64_t>(prompt_ids.size()));
-  PrefixHit result = LoadPages(usable, *hit, sequence);
-  client_.Release(hit->lease);
+  PrefixHit result =
+      by_layer ? LoadLayers(usable, *hit, sequence) : LoadPages(usable, *hit, sequence);
+  if (result.layers == nullptr) client_.Release(hit->lease);
   loaded_pages_ = result.tokens / page_tokens;
   return result;
 }
@@ -76,46 +153,87 @@ PrefixHit PagodaPrefixCache::LoadPages(int64_t usable_pages, const client::Looku
   PrefixHit result;
   // Pages behind the window are read at the sequence's precision: do not move more. Those in the
   // window come as exact as the daemon has them.
-  const int64_t encoded = std::min(usable_pages, sequence.AgedPageCount(usable_pages));
-  for (const auto& [begin, end, at_most] :
-       {std::tuple{int64_t{0}, encoded, sequence.options().precision},
-        std::tuple{encoded, usable_pages, Precision::kNone}}) {
-    if (begin == end) continue;
-    absl::StatusOr<client::FetchResult> fetched = client_.Fetch(
-        hit, keys_, {static_cast<uint32_t>(begin), static_cast<uint32_t>(end - begin), at_most});
-    if (!fetched.ok()) {
-      Note(fetched.status());
-      return result;
-    }
-    int64_t index = begin;
-    for (client::FetchedPage& page : fetched->pages) {
-      // What was found at q8 may have lost its lo planes since.
-      const Precision needed = sequence.UsablePrecision(index, announced_tokens_);
-      const Precision precision = PrecisionOf(page.header.planes);
-      if (precision < needed) {
-        Note(absl::AbortedError(absl::StrCat("page ", index, " came at ", PrecisionName(precision),
-                                             ", ", PrecisionName(needed), " was found")));
-        return result;
-      }
-      // Where the lookup found it: by now everything is in the daemon's memory.
-      const client::PageTier tier = hit.pages[static_cast<size_t>(index++)].tier;
-      if (!Append(std::move(page), tier, sequence, result)) return result;
-    }
-    if (!fetched->status.ok()) {
-      Note(fetched->status);
-      return result;
-    }
+  const int64_t aged = std::min(usable_pages, sequence.AgedPageCount(usable_pages));
+  if (FetchPages(hit, 0, aged, sequence.options().precision, sequence, result)) {
+    FetchPages(hit, aged, usable_pages, Precision::kNone, sequence, result);
   }
   return result;
 }
 
-bool PagodaPrefixCache::Append(client::FetchedPage page, client::PageTier tier,
-                               KvSequence& sequence, PrefixHit& result) {
-  const Precision precision = PrecisionOf(page.header.planes);
-  const Precision fidelity = page.header.fidelity;
-  const int64_t bytes = page.header.stored_bytes();
-  PageBuffer buffer(std::move(page.header), std::move(page.segments));
-  if (absl::Status status = sequence.AppendLoaded(std::move(buffer), fidelity); !status.ok()) {
+bool PagodaPrefixCache::FetchPages(const client::LookupResult& hit, int64_t begin, int64_t end,
+                                   Precision at_most, KvSequence& sequence, PrefixHit& result) {
+  if (begin == end) return true;
+  absl::StatusOr<client::FetchResult> fetched =
+      client_.Fetch(hit, keys_,
+                    {.page_begin = static_cast<uint32_t>(begin),
+                     .page_count = static_cast<uint32_t>(end - begin),
+                     .precision_max = at_most});
+  if (!fetched.ok()) {
+    Note(fetched.status());
+    return false;
+  }
+  int64_t index = begin;
+  for (client::FetchedPage& page : fetched->pages) {
+    // Where the lookup found it: by now everything is in the daemon's memory.
+    const client::PageTier tier = hit.pages[static_cast<size_t>(index++)].tier;
+    PageBuffer buffer(std::move(page.header), std::move(page.segments));
+    if (!Append(std::move(buffer), tier, sequence, result)) return false;
+  }
+  if (!fetched->status.ok()) {
+    Note(fetched->status);
+    return false;
+  }
+  return true;
+}
+
+PrefixHit PagodaPrefixCache::LoadLayers(int64_t usable_pages, const client::LookupResult& hit,
+                                        KvSequence& sequence) {
+  const Precision precision = sequence.options().precision;
+  const bool raw = precision == Precision::kRaw16;
+  const int64_t count =
+      raw ? usable_pages : std::min(usable_pages, sequence.AgedPageCount(usable_pages));
+  // q3 and q2 are widened when they arrive, and a profile's pages may have to be cut: both read the
+  // bytes.
+  if (count == 0 || precision < Precision::kQ4 || !sequence.options().k_lo_layers.empty()) {
+    return LoadPages(usable_pages, hit, sequence);
+  }
+  auto pages = std::make_shared<LayeredPages>(client_, hit.lease, static_cast<size_t>(count));
+  absl::Status status = pages->Start(hit, keys_, raw ? Precision::kNone : precision);
+  PrefixHit result;
+  if (status.ok()) status = pages->WaitHeaders();
+  if (!status.ok()) {
+    Note(status);
+    return result;
+  }
+  bool whole = false;  // whether somebody reads the bytes before attention does
+  bool appended = true;
+  for (size_t i = 0; i < pages->promised() && appended; ++i) {
+    PageBuffer buffer = pages->Take(i);
+    whole = whole || PrecisionOf(buffer.header().planes) != precision;
+    appended = Append(std::move(buffer), hit.pages[i].tier, sequence, result);
+  }
+  if (appended && static_cast<int64_t>(pages->promised()) == count) {
+    FetchPages(hit, count, usable_pages, Precision::kNone, sequence, result);
+  }
+  // Lost pages are told by the source: the request begins anew then.
+  if (!whole || !pages->WaitAll().ok()) result.layers = std::move(pages);
+  return result;
+}
+
+bool PagodaPrefixCache::Append(PageBuffer page, client::PageTier tier, KvSequence& sequence,
+                               PrefixHit& result) {
+  const int64_t index = sequence.full_page_count();
+  const Precision precision = PrecisionOf(page.header().planes);
+  // What was found at q8 may have lost its lo planes since.
+  const Precision needed = sequence.UsablePrecision(index, announced_tokens_);
+  if (precision < needed) {
+    Note(absl::AbortedError(absl::StrCat("page ", index, " came at ", PrecisionName(precision),
+                                         ", ", PrecisionName(needed), " was found")));
+    return false;
+  }
+  const Precision fidelity = page.header().fidelity;
+  const int64_t bytes = page.header().stored_bytes();
+  if (absl::Status status = sequence.AppendLoaded(std::move(page), fidelity); !status.ok()) {
     Note(std::move(status));
     return false;
   }

@@ -24,7 +24,12 @@ class PagodaPrefixCache : public PrefixCache {
   PagodaPrefixCache(client::Client& client, Scope scope) : client_(client), scope_(scope) {}
   ~PagodaPrefixCache() override { Finish(); }
 
-  PrefixHit Load(absl::Span<const uint32_t> prompt_ids, KvSequence& sequence) override;
+  PrefixHit Load(absl::Span<const uint32_t> prompt_ids, KvSequence& sequence) override {
+    return LoadFound(prompt_ids, sequence, /*by_layer=*/false);
+  }
+  PrefixHit LoadByLayer(absl::Span<const uint32_t> prompt_ids, KvSequence& sequence) override {
+    return LoadFound(prompt_ids, sequence, /*by_layer=*/true);
+  }
   void StorePage(const KvSequence& sequence, int64_t page_index,
                  absl::Span<const uint32_t> page_ids) override;
   void Advance(int64_t token_count) override;
@@ -34,9 +39,14 @@ class PagodaPrefixCache : public PrefixCache {
   const absl::Status& last_problem() const { return last_problem_; }
 
  private:
+  PrefixHit LoadFound(absl::Span<const uint32_t> prompt_ids, KvSequence& sequence, bool by_layer);
   PrefixHit LoadPages(int64_t usable_pages, const client::LookupResult& hit, KvSequence& sequence);
-  bool Append(client::FetchedPage page, client::PageTier tier, KvSequence& sequence,
-              PrefixHit& result);
+  // Of the leading pages that queries read at one precision, and nobody changes before.
+  PrefixHit LoadLayers(int64_t usable_pages, const client::LookupResult& hit, KvSequence& sequence);
+  // Appends pages [begin, end), fetched as `at_most` says. False: one of them is not there.
+  bool FetchPages(const client::LookupResult& hit, int64_t begin, int64_t end, Precision at_most,
+                  KvSequence& sequence, PrefixHit& result);
+  bool Append(PageBuffer page, client::PageTier tier, KvSequence& sequence, PrefixHit& result);
   client::LookupQuery QueryFor(const KvSequence& sequence, absl::Span<const PageKey> keys) const;
   void Note(absl::Status status);
 

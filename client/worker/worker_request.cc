@@ -60,6 +60,14 @@ absl::Status ReadKey(const std::string& key, const Json& value, WorkerRequest& r
   }
   if (key == "max_tokens") return ReadCount(key, value, 1, options.new_tokens_max);
   if (key == "window") return ReadCount(key, value, 0, options.window_tokens);
+  if (key == "load") {
+    const std::string how = value.is_string() ? value.get<std::string>() : "";
+    if (how != "whole" && how != "by_layer") {
+      return WrongType(key, value, "\"by_layer\" or \"whole\"");
+    }
+    options.load_by_layer = how == "by_layer";
+    return absl::OkStatus();
+  }
   if (key == "temperature") return ReadNumber(key, value, options.sampling.temperature);
   if (key == "top_p") return ReadNumber(key, value, options.sampling.top_p);
   if (key == "seed") {
@@ -70,7 +78,7 @@ absl::Status ReadKey(const std::string& key, const Json& value, WorkerRequest& r
   return absl::InvalidArgumentError(absl::StrCat(
       "request: unknown key '", key,
       "'; known: id, prompt, token_ids, chat, max_tokens, temperature, top_p, seed, precision, "
-      "window"));
+      "window, load"));
 }
 
 absl::string_view FinishName(FinishReason reason) {
@@ -121,6 +129,8 @@ std::string FormatWorkerAnswer(const WorkerAnswer& answer) {
   json["hit_precision"] = std::string(PrecisionName(result.hit.precision));
   json["hit_bytes"] = result.hit.bytes;
   json["ttft_ms"] = result.ttft_seconds * 1e3;
+  json["load_ms"] = result.load_seconds * 1e3;
+  json["wait_ms"] = result.wait_seconds * 1e3;
   json["decode_tps"] = result.decode_tokens_per_second;
   json["kv_bytes_per_token"] = result.kv_bytes_per_token;
   json["raw16_bytes_per_token"] = result.raw16_bytes_per_token;

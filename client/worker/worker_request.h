@@ -4,9 +4,11 @@
 //   {"id": "a", "token_ids": [1, 2, 3], "chat": false, "temperature": 0.7, "top_p": 0.9, "seed": 1}
 //
 // Keys of a request   id, prompt | token_ids, chat (true: the model's chat format), max_tokens,
-//                     temperature, top_p, seed, precision, window
+//                     temperature, top_p, seed, precision, window,
+//                     load (by_layer: compute while later layers travel; whole)
 // Keys of an answer   id, prompt_tokens, hit_tokens, hit_tier, hit_precision, hit_bytes, ttft_ms,
-//                     decode_tps, kv_bytes_per_token, raw16_bytes_per_token, finish, token_ids,
+//                     load_ms (before the first layer), wait_ms (for later ones), decode_tps,
+//                     kv_bytes_per_token, raw16_bytes_per_token, finish, token_ids,
 //                     text, logits_digest (SHA-256 of every logit vector, in order), cache_problem;
 //                     or id and error
 // Errors  INVALID_ARGUMENT names the key, its value and what is accepted

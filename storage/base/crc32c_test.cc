@@ -6,6 +6,7 @@
 
 #include <random>
 #include <string>
+#include <vector>
 
 namespace pagoda {
 namespace {
@@ -24,11 +25,17 @@ TEST(Crc32cTest, PublishedVectors) {
   EXPECT_EQ(Crc32c({}), 0u);
 }
 
-TEST(Crc32cTest, InstructionEqualsTable) {
-  const std::string text = RandomText(10000);
-  for (size_t size : {0u, 1u, 7u, 8u, 9u, 3071u, 3072u, 3073u, 6144u, 9999u, 10000u}) {
-    const ByteSpan bytes = AsBytes(text).subspan(0, size);
-    EXPECT_EQ(Crc32c(bytes), Crc32cPortable(bytes)) << size;
+TEST(Crc32cTest, EveryWayEqualsTheTable) {
+  const std::string text = RandomText(40000);
+  std::vector<size_t> sizes = {1535, 1536, 1537, 6144, 12287, 12288, 12289, 13824, 39999, 40000};
+  for (size_t size = 0; size < 1100; ++size) sizes.push_back(size);
+  for (const Crc32cWay& way : Crc32cWays()) {
+    for (const size_t size : sizes) {
+      const ByteSpan bytes = AsBytes(text).subspan(0, size);
+      ASSERT_EQ(way.function(bytes, 0), Crc32cPortable(bytes)) << way.name << " " << size;
+      ASSERT_EQ(way.function(bytes, 0x12345678), Crc32cPortable(bytes, 0x12345678))
+          << way.name << " " << size;
+    }
   }
 }
 

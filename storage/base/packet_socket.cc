@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -64,9 +65,12 @@ absl::Status TrySendPacket(int socket, absl::string_view bytes, int fd) {
 }
 
 absl::StatusOr<std::optional<Packet>> TryReceivePacket(int socket, size_t bytes_max) {
+  // Most packets are far shorter than the longest: clearing one of that size would cost more than
+  // the call.
+  thread_local std::vector<char> buffer;
+  if (buffer.size() < bytes_max) buffer.resize(bytes_max);
   Packet packet;
-  packet.bytes.resize(bytes_max);
-  iovec part{packet.bytes.data(), packet.bytes.size()};
+  iovec part{buffer.data(), bytes_max};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -97,7 +101,7 @@ absl::StatusOr<std::optional<Packet>> TryReceivePacket(int socket, size_t bytes_
     return absl::ResourceExhaustedError(
         absl::StrFormat("socket: a packet of more than %d bytes", bytes_max));
   }
-  packet.bytes.resize(static_cast<size_t>(received));
+  packet.bytes.assign(buffer.data(), static_cast<size_t>(received));
   return packet;
 }
 

@@ -13,9 +13,11 @@
 #include <thread>
 
 #include "client/shm_channel.h"
+#include "client/shm_fetch.h"
 #include "kernels/page_layout.h"
 #include "proto/shm_protocol.h"
 #include "storage/base/check.h"
+#include "storage/base/clock.h"
 #include "storage/base/packet_socket.h"
 #include "storage/base/slab_generation.h"
 #include "storage/base/testing/status_matchers.h"
@@ -143,8 +145,16 @@ Outcome FetchFrom(FakeDaemon& daemon, absl::Duration timeout = absl::Seconds(5))
   auto channel = ShmChannel::Connect(daemon.path(), std::string(16, 's'));
   PAGODA_CHECK(channel.ok());
   Outcome outcome;
-  outcome.result = (*channel)->Fetch(LeaseId(), 0, {daemon.header().record.key},
-                                     daemon.header().identity, Precision::kNone, timeout);
+  const PageKey key = daemon.header().record.key;
+  absl::StatusOr<std::unique_ptr<ShmPages>> pages =
+      (*channel)->Locate({.lease = LeaseId(),
+                          .lease_until = SystemClock().Monotonic() + absl::Minutes(1),
+                          .page_begin = 0,
+                          .keys = absl::MakeConstSpan(&key, 1),
+                          .identity = daemon.header().identity,
+                          .timeout = timeout});
+  outcome.result.status = pages.status();
+  if (pages.ok()) outcome.result = FetchFromShm(*std::move(pages), {})->Wait();
   outcome.broken = (*channel)->broken();
   return outcome;
 }

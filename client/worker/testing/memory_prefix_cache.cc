@@ -61,6 +61,29 @@ PrefixHit MemoryPrefixCache::Load(absl::Span<const uint32_t> prompt_ids, KvSeque
   return hit;
 }
 
+PrefixHit MemoryPrefixCache::LoadByLayer(absl::Span<const uint32_t> prompt_ids,
+                                         KvSequence& sequence) {
+  class Losing : public LayerSource {
+   public:
+    Losing(int layer, int64_t& count) : layer_(layer), count_(count) {}
+    absl::Status WaitLayer(int32_t layer) override {
+      return layer < layer_ ? absl::OkStatus() : Lose();
+    }
+    absl::Status WaitAll() override { return Lose(); }
+
+   private:
+    absl::Status Lose() {
+      ++count_;
+      return absl::AbortedError("lost on the way");
+    }
+    const int layer_;
+    int64_t& count_;
+  };
+  PrefixHit hit = Load(prompt_ids, sequence);
+  if (lost_layer >= 0) hit.layers = std::make_shared<Losing>(lost_layer, lost_count);
+  return hit;
+}
+
 void MemoryPrefixCache::StorePage(const KvSequence& sequence, int64_t page_index,
                                   absl::Span<const uint32_t> page_ids) {
   PAGODA_CHECK(page_index == static_cast<int64_t>(request_pages_.size()));

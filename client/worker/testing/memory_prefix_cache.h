@@ -18,13 +18,17 @@ class MemoryPrefixCache : public PrefixCache {
   int64_t raw_from_page = 1 << 20;                // but those from here on in raw16
   int64_t pages_max = 1 << 20;                    // Load() fails beyond
 
+  int lost_layer = -1;  // LoadByLayer() loses its pages there; beyond the model: at the end
+
   // What happened.
+  int64_t lost_count = 0;      // times that it did
   int64_t stored_count = 0;    // StorePage() calls
   int64_t conflict_count = 0;  // of them with other bytes for the same tokens and fidelity
   int64_t finish_count = 0;
   int64_t advanced_tokens = 0;
 
   PrefixHit Load(absl::Span<const uint32_t> prompt_ids, KvSequence& sequence) override;
+  PrefixHit LoadByLayer(absl::Span<const uint32_t> prompt_ids, KvSequence& sequence) override;
   void StorePage(const KvSequence& sequence, int64_t page_index,
                  absl::Span<const uint32_t> page_ids) override;
   void Advance(int64_t token_count) override { advanced_tokens = token_count; }

@@ -1,0 +1,17 @@
+// A fetch out of shared memory: whoever waits copies, the layers it waits for first.
+//
+// Threads  as PageFetch      Errors  as MappedPages::Page(), of the first page that has one
+#pragma once
+
+#include <memory>
+
+#include "client/client.h"
+#include "client/shm_pages.h"
+
+namespace pagoda::client {
+
+// `options` names target and precision_max: a page that is kept richer is not served from here.
+std::unique_ptr<PageFetch> FetchFromShm(std::unique_ptr<ShmPages> pages,
+                                        const FetchOptions& options);
+
+}  // namespace pagoda::client
