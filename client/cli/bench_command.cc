@@ -170,6 +170,7 @@ void AddBenchCommand(CommandLine& commands) {
   AddStorageBenchCommand(commands, app);
   AddAttentionBenchCommand(commands, app);
   AddTransportBenchCommand(commands, app);
+  AddOverlapBenchCommand(commands, app);
 }
 
 }  // namespace pagoda::cli

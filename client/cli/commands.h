@@ -19,10 +19,11 @@ void AddFlushCommand(CommandLine& commands);
 
 // What shows and measures.
 void AddDemoCommand(CommandLine& commands);
-void AddBenchCommand(CommandLine& commands);  // bench, bench storage, attention, transport
+void AddBenchCommand(CommandLine& commands);  // bench, bench storage, attention, ...
 void AddStorageBenchCommand(CommandLine& commands, CLI::App* bench);
 void AddAttentionBenchCommand(CommandLine& commands, CLI::App* bench);
 void AddTransportBenchCommand(CommandLine& commands, CLI::App* bench);
+void AddOverlapBenchCommand(CommandLine& commands, CLI::App* bench);
 void AddEvalCommand(CommandLine& commands);  // eval ppl, ablate, codecs, decode, profile
 void AddEvalAblateCommand(CommandLine& commands, CLI::App* eval);
 void AddEvalCodecsCommand(CommandLine& commands, CLI::App* eval);

@@ -107,6 +107,31 @@ TEST_F(LayeredLoadTest, AnswersAreThoseOfWholeLoads) {
   }
 }
 
+TEST_F(LayeredLoadTest, PagesOnSsdComeUpByLayer) {
+  for (const Precision precision : {Precision::kRaw16, Precision::kQ4}) {
+    SCOPED_TRACE(PrecisionName(precision));
+    StartDaemon(precision);
+    const Answer bare = Generate(nullptr, precision, false);
+    const auto client = Connect(daemon_->server().address(), "");
+    WireClient admin = daemon_->Client();
+    for (const bool by_layer : {true, false}) {
+      // What is being written may come up again: until only SSD has it.
+      v1::EvictRequest evict;
+      evict.mutable_filter()->set_tier(v1::TIER_HOST);
+      v1::FlushResponse flushed;
+      v1::EvictResponse evicted;
+      ASSERT_TRUE(admin.admin().Flush(admin.Context().get(), {}, &flushed).ok());
+      ASSERT_TRUE(admin.admin().Evict(admin.Context().get(), evict, &evicted).ok());
+      const Answer warm = Generate(client.get(), precision, by_layer);
+      ExpectSame(bare, warm);
+      EXPECT_GE(warm.result.hit.tokens, 1280);
+      EXPECT_EQ(warm.result.hit.tier, "ssd");
+      PAGODA_EXPECT_OK(warm.problem);
+    }
+    PAGODA_EXPECT_OK(daemon_->Stop());
+  }
+}
+
 TEST_F(LayeredLoadTest, LayersAreComputedWhileOthersTravel) {
   StartDaemon(Precision::kRaw16);
   const Answer bare = Generate(nullptr, Precision::kRaw16, false);
