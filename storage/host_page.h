@@ -41,6 +41,8 @@ class HostPage {
   void AppendLocations(std::vector<SlabLocation>& locations) const {
     tier_->LocateAll(slabs_, locations);
   }
+  // For a device: the chunks that hold the header, then the segments; one may come more than once.
+  void AppendChunks(std::vector<MutableByteSpan>& chunks) const { tier_->ChunksOf(slabs_, chunks); }
   // All slabs: equals header().stored_bytes().
   int64_t bytes() const { return bytes_; }
 

@@ -14,6 +14,7 @@
 #include "storage/base/check.h"
 #include "storage/base/page_header.h"
 #include "storage/base/status_macros.h"
+#include "storage/device/pretouch.h"
 
 namespace pagoda {
 namespace {
@@ -33,6 +34,10 @@ absl::Status HostTierOptions::Validate() const {
       !std::has_single_bit(static_cast<uint64_t>(chunk_bytes_max))) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "host chunk_bytes_max is %d; must be a power of two from 1 MiB to 1 GiB", chunk_bytes_max));
+  }
+  if (touch_threads < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("host touch_threads is %d; must not be negative", touch_threads));
   }
   if (capacity_bytes < kChunkBytesMin) {
     return absl::InvalidArgumentError(
@@ -70,27 +75,37 @@ absl::StatusOr<std::shared_ptr<HostTier>> HostTier::Create(const HostTierOptions
   PAGODA_RETURN_IF_ERROR(options.Validate());
   const int64_t chunk_bytes = options.chunk_bytes();
   const int64_t chunk_count = options.capacity_bytes / chunk_bytes;
-  std::shared_ptr<HostTier> tier(new HostTier(chunk_count * chunk_bytes, chunk_bytes));
+  std::shared_ptr<HostTier> tier(
+      new HostTier(chunk_count * chunk_bytes, chunk_bytes, options.huge_pages));
+  std::vector<MutableByteSpan> to_touch;
   for (int64_t i = 0; i < chunk_count; ++i) {
     auto mapping = tier->MapFresh();
     if (!mapping.ok()) return mapping.status();
+    to_touch.emplace_back(mapping->data, tier->memfd_bytes());
     absl::MutexLock lock(&tier->mutex_);
     tier->chunks_.emplace_back().mapping = *mapping;
     // The stack hands out the lowest chunk first.
     tier->free_chunks_.push_back(static_cast<uint32_t>(chunk_count - 1 - i));
   }
+  if (options.touch_threads > 0) {
+    PAGODA_RETURN_IF_ERROR(Pretouch(to_touch, {.threads = options.touch_threads}));
+  }
   return tier;
 }
 
-HostTier::HostTier(int64_t capacity_bytes, int64_t chunk_bytes)
-    : capacity_bytes_(capacity_bytes), chunk_bytes_(chunk_bytes) {
+HostTier::HostTier(int64_t capacity_bytes, int64_t chunk_bytes, bool huge_pages)
+    : capacity_bytes_(capacity_bytes), chunk_bytes_(chunk_bytes), huge_pages_(huge_pages) {
   usage_.capacity_bytes = capacity_bytes;
 }
 
 HostTier::~HostTier() {
-  absl::MutexLock lock(&mutex_);
-  PAGODA_CHECK(usage_.slab_count == 0);
-  for (const Chunk& chunk : chunks_) Unmap(chunk.mapping);
+  std::vector<Chunk> chunks;
+  {
+    absl::MutexLock lock(&mutex_);
+    PAGODA_CHECK(usage_.slab_count == 0);
+    chunks.swap(chunks_);
+  }
+  for (const Chunk& chunk : chunks) Unmap(chunk.mapping);
 }
 
 int64_t HostTier::memfd_bytes() const {
@@ -127,12 +142,22 @@ absl::StatusOr<HostTier::Mapping> HostTier::MapFresh() {
     Unmap(mapping);
     return status;
   }
+  // Where the system has none, its pages are as good.
+  if (huge_pages_) {
+    (void)AdviseHugePages({mapping.data, static_cast<size_t>(memfd_bytes())});
+  }
   absl::MutexLock lock(&mutex_);
   mapping.id = next_memfd_id_++;
   return mapping;
 }
 
 void HostTier::Unmap(const Mapping& mapping) const {
+  std::function<void(const std::byte*)> listener;
+  {
+    absl::MutexLock lock(&mutex_);
+    listener = on_unmap_;
+  }
+  if (listener) listener(mapping.data);
   munmap(mapping.data, memfd_bytes());
   close(mapping.fd);
 }
@@ -337,6 +362,19 @@ void HostTier::LocateAll(absl::Span<const std::shared_ptr<const Slab>> slabs,
                          std::vector<SlabLocation>& locations) const {
   absl::MutexLock lock(&mutex_);
   for (const auto& slab : slabs) locations.push_back(LocationOf(*slab));
+}
+
+void HostTier::ChunksOf(absl::Span<const std::shared_ptr<const Slab>> slabs,
+                        std::vector<MutableByteSpan>& chunks) const {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& slab : slabs) {
+    chunks.emplace_back(chunks_[slab->chunk_].mapping.data, memfd_bytes());
+  }
+}
+
+void HostTier::OnUnmap(std::function<void(const std::byte*)> listener) {
+  absl::MutexLock lock(&mutex_);
+  on_unmap_ = std::move(listener);
 }
 
 absl::StatusOr<SharedChunk> HostTier::Share(uint64_t memfd_id) const {

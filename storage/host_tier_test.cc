@@ -55,6 +55,48 @@ TEST(HostTierTest, RefusesBadOptions) {
   }
 }
 
+TEST(HostTierTest, PagesAreMadeAtTheStartWhenAsked) {
+  for (const int threads : {0, 3}) {
+    HostTierOptions options;
+    options.capacity_bytes = 4 * kMiB;
+    options.touch_threads = threads;
+    options.huge_pages = threads > 0;
+    const auto tier = *HostTier::Create(options);
+    const Slab slab = *tier->Allocate(Named("a"), kMiB);
+    std::vector<unsigned char> resident(kMiB / 4096);
+    ASSERT_EQ(mincore(slab.bytes().data(), kMiB, resident.data()), 0);
+    for (const unsigned char page : resident) ASSERT_EQ(page & 1, threads > 0 ? 1 : 0);
+    EXPECT_EQ(slab.bytes()[kMiB - 1], std::byte{0});
+  }
+  HostTierOptions options;
+  options.touch_threads = -1;
+  EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument, "touch_threads"));
+}
+
+TEST(HostTierTest, ToldBeforeAChunkGoes) {
+  std::vector<const std::byte*> gone;
+  auto tier = MakeTier(2 * kMiB);
+  tier->OnUnmap([&](const std::byte* chunk) { gone.push_back(chunk); });
+  std::vector<std::shared_ptr<const Slab>> slabs;
+  slabs.push_back(std::make_shared<const Slab>(*tier->Allocate(Named("a"), 8192)));
+  slabs.push_back(std::make_shared<const Slab>(*tier->Allocate(Named("b"), 8192)));
+  std::vector<MutableByteSpan> chunks;
+  tier->ChunksOf(slabs, chunks);
+  ASSERT_EQ(chunks.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_LE(chunks[i].data(), slabs[i]->bytes().data());
+    EXPECT_GE(chunks[i].data() + chunks[i].size(), slabs[i]->bytes().data() + 8192);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(chunks[i].data()) % 4096, 0u);
+    EXPECT_EQ(chunks[i].size() % 4096, 0u);
+  }
+  slabs.erase(slabs.begin());
+  slabs.push_back(std::make_shared<const Slab>(*tier->Allocate(Named("c"), 8192)));
+  EXPECT_EQ(gone, std::vector<const std::byte*>{chunks[0].data()});  // replaced for another scope
+  slabs.clear();
+  tier.reset();
+  EXPECT_EQ(gone.size(), 3u);
+}
+
 TEST(HostTierTest, SizesAreRoundedToPagesAndBoundedByAChunk) {
   const auto tier = MakeTier(16 * kMiB);
   const ScopeId scope = Named("a");

@@ -25,6 +25,7 @@ LAYERS = {
     "storage/policy/": (["storage/base/", "storage/policy/"], NO_SERVICES),
     "storage/replay/": (["storage/base/", "storage/policy/", "storage/replay/"], NO_SERVICES),
     "storage/prefetch/": (["storage/base/", "storage/prefetch/", "storage/tier.h"], NO_SERVICES),
+    "storage/device/": (["storage/base/", "storage/device/"], NO_SERVICES),
     "storage/": (["storage/"], ["grpcpp/", "google/protobuf/", "prometheus/"]),
     "proto/": (WIRE + ["storage/base/"], ["rocksdb/", "prometheus/"]),
     "kernels/": (["kernels/", "storage/base/"], NO_SERVICES),

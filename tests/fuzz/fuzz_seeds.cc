@@ -9,6 +9,7 @@
 
 #include "kernels/page_layout.h"
 #include "storage/base/page_header.h"
+#include "storage/device/memory_export.h"
 #include "storage/directory_record.h"
 #include "storage/testing/test_pages.h"
 
@@ -73,6 +74,17 @@ void AddEncodedPage(Precision precision, Seeds& seeds) {
   seeds.Add("recovery_fuzz", RecordEntry(header));
 }
 
+void AddDeviceMemory(Seeds& seeds) {
+  for (const auto kind : {MemoryHandle::Kind::kDescriptor, MemoryHandle::Kind::kLegacyIpc,
+                          MemoryHandle::Kind::kMemfd}) {
+    ExportedMemory memory;
+    memory.memory_id = 1;
+    memory.handle.kind = kind;
+    memory.handle.bytes = int64_t{64} << 20;
+    seeds.Add("memory_export_fuzz", EncodeExport(memory));
+  }
+}
+
 void AddConfig(Seeds& seeds) {
   for (const char* text :
        {"listen: 127.0.0.1:7070\nmetrics_listen: none\ndata_dir: /var/lib/pagoda\nhost:\n"
@@ -104,6 +116,7 @@ int main(int argc, char** argv) {
     pagoda::AddEncodedPage(precision, seeds);
   }
   pagoda::AddConfig(seeds);
+  pagoda::AddDeviceMemory(seeds);
   std::printf("%d seeds\n", seeds.count());
   return 0;
 }
