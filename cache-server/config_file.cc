@@ -60,6 +60,8 @@ void ReadHost(YamlSection section, HostTierOptions& host, TierPolicies& policies
   std::string chunk = "auto";
   section.String("chunk", chunk);
   if (chunk != "auto") section.Size("chunk", host.chunk_bytes_max, kMiB, 64 * kMiB);
+  section.Integer("touch_threads", host.touch_threads, 0, 256);
+  section.Bool("huge_pages", host.huge_pages);
   ReadTierPolicies(section, policies);
   section.Finish();
 }

@@ -14,12 +14,11 @@
 #include "cache-server/page_push.h"
 #include "cache-server/push_answer.h"
 #include "cache-server/request_fields.h"
+#include "proto/shm_push_packet.h"
 #include "storage/base/status_macros.h"
 
 namespace pagoda {
 namespace {
-
-constexpr size_t kHeadBytes = sizeof(shm::Request) + sizeof(shm::Push);
 
 absl::Status NoMemory(absl::string_view call) {
   return absl::UnavailableError(
@@ -83,7 +82,7 @@ void ShmPushes::Stage(ShmConnection& connection, const shm::Request& request) {
 }
 
 bool ShmPushes::Take(const std::shared_ptr<ShmConnection>& connection, std::string bytes) {
-  if (bytes.size() < kHeadBytes || area_.data == nullptr) return false;
+  if (area_.data == nullptr) return false;
   {
     absl::MutexLock lock(&mutex_);
     if (waiting_.size() >= static_cast<size_t>(shm::kPushesMax)) return false;
@@ -114,34 +113,22 @@ void ShmPushes::Run() {
 }
 
 void ShmPushes::TakeIn(const Waiting& push) {
-  shm::Request request;
-  shm::Push head;
-  std::memcpy(&request, push.bytes.data(), sizeof(request));
-  std::memcpy(&head, push.bytes.data() + sizeof(request), sizeof(head));
-  const auto no_request = [&](absl::string_view why) {
-    push.connection->SendStatus(request.op, request.tag, absl::InvalidArgumentError(why));
+  const auto no_request = [&push](const absl::Status& why) {
+    push.connection->SendStatus(shm::Op::kPush, 0, why);
     push.connection->Cut();
   };
-  const absl::string_view rest = absl::string_view(push.bytes).substr(kHeadBytes);
-  const size_t table_bytes = head.segments * sizeof(uint64_t);
-  if (head.segments > shm::kSegmentsMax || table_bytes > rest.size()) {
-    return no_request("push: more segments than a page has");
-  }
-  std::vector<uint64_t> offsets(head.segments);
-  if (table_bytes > 0) std::memcpy(offsets.data(), rest.data(), table_bytes);
-  v1::PushRequest fields;
-  if (!fields.ParseFromArray(rest.data() + table_bytes,
-                             static_cast<int>(rest.size() - table_bytes))) {
-    return no_request("push: malformed bytes");
-  }
+  const absl::StatusOr<shm::PushView> request = shm::ParsePushPacket(push.bytes);
+  if (!request.ok()) return no_request(request.status());
+  const v1::PushRequest& fields = request->fields;
   std::optional<SequenceId> sequence;
   if (!fields.sequence_id().empty()) {
     const absl::StatusOr<SequenceId> id = ParseId<SequenceId>("sequence_id", fields.sequence_id());
-    if (!id.ok()) return no_request(id.status().message());
+    if (!id.ok()) return no_request(id.status());
     sequence = *id;
   }
   PagePush page(context_, *caller_, fields.page());
   absl::Status outside;
+  const std::vector<uint64_t>& offsets = request->offsets;
   for (size_t i = 0; i < offsets.size() && page.status().ok() && outside.ok(); ++i) {
     const uint64_t length = i < page.segments().size() ? page.segments()[i].length : 0;
     const auto area_bytes = static_cast<uint64_t>(area_.bytes);
@@ -158,12 +145,12 @@ void ShmPushes::TakeIn(const Waiting& push) {
   const v1::PushResponse answer = PushAnswer(context_, page, pushed);
   if (answer.code() != 0) {
     return push.connection->SendStatus(
-        request.op, request.tag,
+        shm::Op::kPush, request->tag,
         absl::Status(static_cast<absl::StatusCode>(answer.code()), answer.message()));
   }
   shm::Reply reply;
-  reply.op = request.op;
-  reply.tag = request.tag;
+  reply.op = shm::Op::kPush;
+  reply.tag = request->tag;
   reply.last = 1;
   reply.outcome = static_cast<uint32_t>(answer.outcome());
   std::string packet;

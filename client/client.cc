@@ -32,6 +32,8 @@ namespace {
 
 // How often the background thread looks at heartbeats, stuck pushes and lost sessions.
 constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr uint32_t kLocatedAhead = 1024;  // pages of a lease that are asked for at once
+constexpr size_t kLocatedMax = 256;       // leases
 
 template <typename Id>
 Id RandomId() {
@@ -165,8 +167,10 @@ class ClientImpl : public Client {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Pages> WantedPages(const LookupResult& hit, absl::Span<const PageKey> keys,
                                     const FetchOptions& options) const;
-  absl::StatusOr<std::unique_ptr<ShmPages>> LocatePages(const LookupResult& hit, const Pages& pages,
-                                                        absl::Duration timeout) const;
+  absl::StatusOr<std::unique_ptr<ShmView>> LocatePages(const LookupResult& hit,
+                                                       absl::Span<const PageKey> keys,
+                                                       const Pages& pages, absl::Duration timeout)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   std::unique_ptr<PageFetch> StartGrpcFetch(const LeaseId& lease, const Pages& pages,
                                             const FetchOptions& options, uint32_t done);
   void Watch(const std::shared_ptr<Session>& session) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -191,6 +195,12 @@ class ClientImpl : public Client {
   std::shared_ptr<ShmPushChannel> shm_push_ ABSL_GUARDED_BY(mutex_);  // once somebody pushes
   // All that were opened and may still call back: kept here, so that none ends on its own thread.
   std::vector<std::shared_ptr<ShmPushChannel>> shm_pushes_ ABSL_GUARDED_BY(mutex_);
+  // Where pages of a lease lie: it keeps them there, so that nobody asks twice.
+  struct Located {
+    uint32_t begin = 0;
+    std::shared_ptr<const ShmPages> pages;
+  };
+  std::map<LeaseId, Located> located_ ABSL_GUARDED_BY(mutex_);
   std::optional<ServerInfo> server_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_error_ ABSL_GUARDED_BY(mutex_);
   std::map<SequenceId, Sequence> sequences_ ABSL_GUARDED_BY(mutex_);
@@ -283,6 +293,7 @@ void ClientImpl::Watch(const std::shared_ptr<Session>& session) {
     session_id_.clear();
     shm_ = {};
     shm_push_.reset();
+    located_.clear();
     last_error_ = absl::UnavailableError(absl::StrCat("session ended: ", ended->message()));
     return;
   }
@@ -528,15 +539,41 @@ absl::StatusOr<ClientImpl::Pages> ClientImpl::WantedPages(const LookupResult& hi
   return pages;
 }
 
-absl::StatusOr<std::unique_ptr<ShmPages>> ClientImpl::LocatePages(const LookupResult& hit,
-                                                                  const Pages& pages,
-                                                                  absl::Duration timeout) const {
-  return pages.connection.shm->Locate({.lease = hit.lease,
-                                       .lease_until = hit.lease_until,
-                                       .page_begin = pages.begin,
-                                       .keys = pages.keys,
-                                       .identity = pages.connection.identity,
-                                       .timeout = timeout});
+absl::StatusOr<std::unique_ptr<ShmView>> ClientImpl::LocatePages(const LookupResult& hit,
+                                                                 absl::Span<const PageKey> keys,
+                                                                 const Pages& pages,
+                                                                 absl::Duration timeout) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto known = located_.find(hit.lease);
+    if (known != located_.end() && known->second.begin <= pages.begin &&
+        pages.begin - known->second.begin + pages.count <= known->second.pages->size()) {
+      return std::make_unique<ShmView>(known->second.pages, pages.begin - known->second.begin,
+                                       pages.count);
+    }
+  }
+  // Others of the lease that are there as well: who fetches some of them fetches more.
+  uint32_t count = pages.count;
+  const auto found = static_cast<uint32_t>(hit.pages.size());
+  while (count < kLocatedAhead && pages.begin + count < found &&
+         !hit.pages[pages.begin + count].loading) {
+    ++count;
+  }
+  PAGODA_ASSIGN_OR_RETURN(std::shared_ptr<const ShmPages> located,
+                          pages.connection.shm->Locate({.lease = hit.lease,
+                                                        .lease_until = hit.lease_until,
+                                                        .page_begin = pages.begin,
+                                                        .keys = keys.subspan(pages.begin, count),
+                                                        .identity = pages.connection.identity,
+                                                        .timeout = timeout}));
+  absl::MutexLock lock(&mutex_);
+  if (located->size() == count && session_id_ == pages.connection.session_id) {
+    const absl::Duration now = SystemClock().Monotonic();
+    std::erase_if(located_,
+                  [now](const auto& entry) { return entry.second.pages->lease_until() < now; });
+    if (located_.size() < kLocatedMax) located_[hit.lease] = {pages.begin, located};
+  }
+  return std::make_unique<ShmView>(std::move(located), 0, pages.count);
 }
 
 std::unique_ptr<PageFetch> ClientImpl::StartGrpcFetch(const LeaseId& lease, const Pages& pages,
@@ -566,8 +603,8 @@ absl::StatusOr<std::unique_ptr<PageFetch>> ClientImpl::StartFetch(const LookupRe
   const bool shm = pages.connection.shm != nullptr &&
                    ReadyAsStored(hit, pages.begin, pages.count, options.precision_max);
   if (shm) {
-    absl::StatusOr<std::unique_ptr<ShmPages>> located =
-        LocatePages(hit, pages, (pages.end - SystemClock().Monotonic()) / 2);
+    absl::StatusOr<std::unique_ptr<ShmView>> located =
+        LocatePages(hit, keys, pages, (pages.end - SystemClock().Monotonic()) / 2);
     if (located.ok() && (*located)->size() > 0) {
       source = FetchFromShm(*std::move(located), options);
     } else {
@@ -627,13 +664,17 @@ absl::StatusOr<std::unique_ptr<MappedPages>> ClientImpl::Map(const LookupResult&
   if (!ReadyAsStored(hit, pages.begin, pages.count, Precision::kNone)) {
     return absl::UnavailableError("map: pages are still on their way to memory; fetch instead");
   }
-  PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<ShmPages> mapped,
-                          LocatePages(hit, pages, pages.end - SystemClock().Monotonic()));
+  PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<ShmView> mapped,
+                          LocatePages(hit, keys, pages, pages.end - SystemClock().Monotonic()));
   Count(&ClientStats::mapped_pages, static_cast<int64_t>(mapped->size()));
   return mapped;
 }
 
 void ClientImpl::Release(const LeaseId& lease) {
+  {
+    absl::MutexLock lock(&mutex_);
+    located_.erase(lease);
+  }
   const absl::StatusOr<Connection> connection = Current();
   if (!connection.ok() || lease.is_zero()) return;
   v1::ReleaseRequest request;
@@ -654,6 +695,10 @@ absl::Status ClientImpl::Renew(const LeaseId& lease) {
   grpc::ClientContext context;
   PrepareContext(context, options_.token, options_.control_timeout);
   v1::RenewResponse response;
+  {
+    absl::MutexLock lock(&mutex_);
+    located_.erase(lease);  // it knows the old end
+  }
   return FromGrpc(stub_->Renew(&context, request, &response));
 }
 

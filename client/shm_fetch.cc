@@ -12,7 +12,7 @@ namespace {
 
 class ShmPageFetch : public PageFetch {
  public:
-  ShmPageFetch(std::unique_ptr<ShmPages> pages, const FetchOptions& options)
+  ShmPageFetch(std::unique_ptr<ShmView> pages, const FetchOptions& options)
       : shm_(std::move(pages)), options_(options), status_(shm_->status()) {}
 
   absl::StatusOr<std::vector<PageHeader>> WaitHeaders(absl::Duration) override {
@@ -110,7 +110,7 @@ class ShmPageFetch : public PageFetch {
     return any;
   }
 
-  const std::unique_ptr<ShmPages> shm_;
+  const std::unique_ptr<ShmView> shm_;
   const FetchOptions options_;
   std::atomic<bool> cancelled_{false};  // relaxed: noticed between pages
   bool begun_ = false;
@@ -120,7 +120,7 @@ class ShmPageFetch : public PageFetch {
 
 }  // namespace
 
-std::unique_ptr<PageFetch> FetchFromShm(std::unique_ptr<ShmPages> pages,
+std::unique_ptr<PageFetch> FetchFromShm(std::unique_ptr<ShmView> pages,
                                         const FetchOptions& options) {
   return std::make_unique<ShmPageFetch>(std::move(pages), options);
 }

@@ -11,7 +11,7 @@
 namespace pagoda::client {
 
 // `options` names target and precision_max: a page that is kept richer is not served from here.
-std::unique_ptr<PageFetch> FetchFromShm(std::unique_ptr<ShmPages> pages,
+std::unique_ptr<PageFetch> FetchFromShm(std::unique_ptr<ShmView> pages,
                                         const FetchOptions& options);
 
 }  // namespace pagoda::client

@@ -36,30 +36,31 @@ bool ShmPages::Unchanged(size_t slab_begin, size_t slab_end) const {
   return true;
 }
 
-bool ShmPages::StillThere(size_t index) const {
-  return Unchanged(SlabBegin(index), pages_[index].slab_end);
+bool ShmView::StillValid() const {
+  return SystemClock().Monotonic() < pages_->lease_until() &&
+         pages_->StillThere(begin_, begin_ + size_);
 }
 
-bool ShmPages::StillValid() const {
-  return SystemClock().Monotonic() < lease_until_ && Unchanged(0, slabs_.size());
+absl::StatusOr<MappedPage> ShmView::Page(size_t index) const {
+  if (index >= size_) {
+    return absl::InvalidArgumentError(absl::StrFormat("map: page %d of %d", index, size_));
+  }
+  return pages_->Page(begin_ + index);
 }
 
 absl::StatusOr<MappedPage> ShmPages::Page(size_t index) const {
-  if (index >= pages_.size()) {
-    return absl::InvalidArgumentError(absl::StrFormat("shm: page %d of %d", index, pages_.size()));
-  }
   const size_t begin = SlabBegin(index);
   const size_t segment_count = pages_[index].slab_end - begin - 1;
   const ByteSpan at = slabs_[begin].map->From(slabs_[begin].offset);
   uint32_t header_bytes = 0;
   std::memcpy(&header_bytes, at.data() + kHeaderBytesAt, sizeof(header_bytes));
   if (header_bytes > kHeaderBytesMax || header_bytes > at.size()) {
-    if (!StillThere(index)) return Gone();
+    if (!StillThere(index, index + 1)) return Gone();
     return absl::DataLossError("shm: a header longer than its memory");
   }
   const std::string copy(reinterpret_cast<const char*>(at.data()), header_bytes);
   absl::StatusOr<PageHeader> header = DecodePageHeader(AsBytes(copy));
-  if (!StillThere(index)) return Gone();
+  if (!StillThere(index, index + 1)) return Gone();
   if (!header.ok()) return header.status();
   if (header->record.key != keys_[index] || header->identity != identity_) {
     return absl::DataLossError("shm: page of another key or model");

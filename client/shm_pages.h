@@ -7,6 +7,7 @@
 // Cost       to add a page: some 20 ns a slab; Page(): its header is decoded, about a microsecond
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -18,7 +19,7 @@
 
 namespace pagoda::client {
 
-class ShmPages : public MappedPages {
+class ShmPages {
  public:
   // Of the pages with these keys, in order; the lease that holds them ends on the monotonic clock.
   ShmPages(std::vector<PageKey> keys, const Identity& identity, absl::Duration lease_until)
@@ -32,11 +33,14 @@ class ShmPages : public MappedPages {
   void Hold(ShmMapPtr map) { maps_.push_back(std::move(map)); }
   void set_status(absl::Status status) { status_ = std::move(status); }
 
-  size_t size() const override { return pages_.size(); }
-  const absl::Status& status() const override { return status_; }
-  absl::StatusOr<MappedPage> Page(size_t index) const override;
-  bool StillValid() const override;
-  bool StillThere(size_t index) const;
+  size_t size() const { return pages_.size(); }
+  const absl::Status& status() const { return status_; }  // why they are fewer than asked
+  absl::Duration lease_until() const { return lease_until_; }
+  absl::StatusOr<MappedPage> Page(size_t index) const;
+  // Nothing of those pages was given back so far.
+  bool StillThere(size_t begin, size_t end) const {
+    return begin >= end || Unchanged(SlabBegin(begin), pages_[end - 1].slab_end);
+  }
 
  private:
   struct Slab {
@@ -58,6 +62,30 @@ class ShmPages : public MappedPages {
   std::vector<Slab> slabs_;
   std::vector<PageAt> pages_;
   std::vector<ShmMapPtr> maps_;
+};
+
+// Some of them.
+class ShmView : public MappedPages {
+ public:
+  ShmView(std::shared_ptr<const ShmPages> pages, size_t begin, size_t count)
+      : pages_(std::move(pages)),
+        begin_(begin),
+        size_(std::min(count, pages_->size() - std::min(begin, pages_->size()))),
+        status_(size_ < count ? pages_->status() : absl::OkStatus()) {}
+
+  size_t size() const override { return size_; }
+  const absl::Status& status() const override { return status_; }
+  absl::StatusOr<MappedPage> Page(size_t index) const override;
+  bool StillValid() const override;
+  bool StillThere(size_t index) const {
+    return pages_->StillThere(begin_ + index, begin_ + index + 1);
+  }
+
+ private:
+  const std::shared_ptr<const ShmPages> pages_;
+  const size_t begin_;
+  const size_t size_;
+  const absl::Status status_;
 };
 
 }  // namespace pagoda::client

@@ -22,6 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/staging_arena.h"
 #include "proto/shm_protocol.h"
+#include "proto/shm_push_packet.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
 #include "storage/base/packet_socket.h"
@@ -294,7 +295,7 @@ class ShmPushChannelImpl : public ShmPushChannel {
       std::vector<uint64_t> offsets;
       if (Place(next.page.item, offsets, named.range)) {
         named.tag = ++tag_;
-        MakePacket(offsets, next.fields, named.tag);
+        packet_ = shm::PushPacket(named.tag, offsets, next.fields);
         named.queued = std::move(next);
         ready_ = std::move(named);
         return true;
@@ -341,18 +342,6 @@ class ShmPushChannelImpl : public ShmPushChannel {
     }
     range = std::move(taken);
     return true;
-  }
-
-  void MakePacket(const std::vector<uint64_t>& offsets, const std::string& fields, uint32_t tag) {
-    packet_.clear();
-    shm::Request request;
-    request.op = shm::Op::kPush;
-    request.tag = tag;
-    Append(packet_, request);
-    Append(packet_, shm::Push{static_cast<uint32_t>(offsets.size()), 0});
-    packet_.append(reinterpret_cast<const char*>(offsets.data()),
-                   offsets.size() * sizeof(offsets[0]));
-    packet_ += fields;
   }
 
   absl::Status CheckTime() const {

@@ -208,11 +208,11 @@ class TieredStore {
   void LoadLeased(absl::string_view session_id, LeaseId id, const RecordKey& key,
                   LoadCallback callback) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Pages of a living lease that come up from SSD together: read layer by layer over all of them, so
-  // that the first layer of every page is there before anything that only later layers need.
+  // Pages of a living lease that come up from SSD together: read layer by layer over all of them,
+  // so that the first layer of every page is there before anything that only later layers need.
   //
-  // Threads  calls come on the store's threads or the caller's, without a lock; those about one page
-  //          one after another, but for OnSegment of different segments
+  // Threads  calls come on the store's threads or the caller's, without a lock; those about one
+  //          page one after another, but for OnSegment of different segments
   class LayerListener {
    public:
     virtual ~LayerListener() = default;

@@ -1,8 +1,8 @@
 // TieredStore: loading pages from SSD layer by layer.
 //
 // Several of the loader's threads work on one group: first they open its pages, header by header,
-// then they read segments in the order of their layers, whatever page they belong to. Each page ends
-// like any other load: visible as a whole, or not at all.
+// then they read segments in the order of their layers, whatever page they belong to. Each page
+// ends like any other load: visible as a whole, or not at all.
 #include <set>
 #include <tuple>
 

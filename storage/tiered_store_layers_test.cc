@@ -29,7 +29,8 @@ class Listener : public TieredStore::LayerListener {
       absl::MutexLock lock(&mutex_);
       ASSERT_TRUE(begun_.contains(index));
       const HostPagePtr& page = begun_[index];
-      EXPECT_EQ(std::string(AsText(page->segment(segment))), SegmentBytes(pages_[index], page->header(), segment));
+      EXPECT_EQ(std::string(AsText(page->segment(segment))),
+                SegmentBytes(pages_[index], page->header(), segment));
       layers_.push_back(page->header().segments[segment].layer_begin);
       ++segments_[index];
     }
@@ -85,8 +86,8 @@ class TieredStoreLayersTest : public StoreTest {
   }
   std::shared_ptr<Listener> LoadAll(const std::vector<TestPage>& pages,
                                     std::function<void(size_t, uint32_t)> on_segment = nullptr) {
-    const LookupAnswer found = Lookup(pages, Precision::kNone, Precision::kNone,
-                                      {"session", "request", absl::Minutes(1)});
+    const LookupAnswer found =
+        Lookup(pages, Precision::kNone, Precision::kNone, {"session", "request", absl::Minutes(1)});
     EXPECT_NE(found.lease, 0u);
     auto listener = std::make_shared<Listener>(pages);
     listener->on_segment = std::move(on_segment);

@@ -187,6 +187,7 @@ class Bench {
   ModelSpec model_;
   std::unique_ptr<BareServer> bare_server_;
   std::vector<std::unique_ptr<grpc::GenericStub>> bare_stubs_;  // one per thread
+  std::vector<kernels::AlignedBuffer> bare_memory_;             // one per thread: all its bytes
   std::vector<std::unique_ptr<Peer>> peers_;                    // one per thread
   BenchReport report_;
 };
@@ -198,6 +199,7 @@ absl::Status Bench::Prepare() {
   for (int i = 0; i < options_.thread_count; ++i) {
     bare_stubs_.push_back(
         std::make_unique<grpc::GenericStub>(client::MakeDataChannel(bare_server_->address())));
+    bare_memory_.emplace_back(pages_.payload_bytes() + options_.message_bytes);
     PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<Peer> peer, Peer::Connect(connection_, model_, pages_));
     peers_.push_back(std::move(peer));
   }
@@ -251,9 +253,13 @@ absl::StatusOr<double> Bench::BareRate(absl::Status (*transfer)(grpc::GenericStu
                                                                 const BareTransfer&),
                                        bool copy) {
   const int64_t count = std::max<int64_t>(1, pages_.payload_bytes() / options_.message_bytes);
-  const BareTransfer one{options_.message_bytes, count, copy};
   PAGODA_ASSIGN_OR_RETURN(const double seconds, TimeThreads(options_.thread_count, [&](int thread) {
-                            return transfer(*bare_stubs_[static_cast<size_t>(thread)], one);
+                            const auto at = static_cast<size_t>(thread);
+                            return transfer(*bare_stubs_[at],
+                                            {.message_bytes = options_.message_bytes,
+                                             .message_count = count,
+                                             .copy = copy,
+                                             .into = bare_memory_[at].data()});
                           }));
   return static_cast<double>(options_.message_bytes * count * options_.thread_count) / seconds;
 }

@@ -134,10 +134,10 @@ absl::Status Bench::Pair(client::Client& client, bool evict, bool layers_first, 
     PAGODA_RETURN_IF_ERROR(CheckInterrupted());
     if (evict) PAGODA_RETURN_IF_ERROR(EvictHost());
     PAGODA_ASSIGN_OR_RETURN(GenerateResult result, Generate(client, by_layer));
-    if (result.hit.tokens != options_.prefix_tokens / LlamaModel::kPageTokens *
-                                 LlamaModel::kPageTokens) {
-      return absl::InternalError(absl::StrFormat("%d tokens hit of %d", result.hit.tokens,
-                                                 options_.prefix_tokens));
+    if (result.hit.tokens !=
+        options_.prefix_tokens / LlamaModel::kPageTokens * LlamaModel::kPageTokens) {
+      return absl::InternalError(
+          absl::StrFormat("%d tokens hit of %d", result.hit.tokens, options_.prefix_tokens));
     }
     (by_layer ? layers : whole) = std::move(result);
   }
@@ -163,16 +163,14 @@ absl::Status Bench::Measure(const std::string& path, double share) {
     PAGODA_ASSIGN_OR_RETURN(client, Connect(target, true));
   } else {
     const std::string socket = folder_->File("slow.sock");
-    PAGODA_ASSIGN_OR_RETURN(relay,
-                            SlowRelay::Start(socket, target.substr(kUnix.size()), 10e9));
+    PAGODA_ASSIGN_OR_RETURN(relay, SlowRelay::Start(socket, target.substr(kUnix.size()), 10e9));
     PAGODA_ASSIGN_OR_RETURN(client, Connect(absl::StrCat(kUnix, socket), false));
   }
   // What does not count; it tells how long computing takes.
   OverlapRow warm_up;
   PAGODA_RETURN_IF_ERROR(Pair(*client, ssd, false, warm_up));
   if (!ssd) {
-    row.bytes_per_second =
-        static_cast<double>(warm_up.bytes) / (share * warm_up.compute.front());
+    row.bytes_per_second = static_cast<double>(warm_up.bytes) / (share * warm_up.compute.front());
     relay->set_rate(row.bytes_per_second);
   }
   for (int i = 0; i < options_.pairs; ++i) {
@@ -200,14 +198,14 @@ std::string OverlapText(const OverlapReport& report) {
                    {"by layer", Align::kRight},
                    {"saved of the smaller", Align::kRight}});
   for (const OverlapRow& row : report.rows) {
-    table.AddRow({row.path,
-                  row.bytes_per_second > 0 ? absl::StrFormat("%.0f", row.bytes_per_second / 1e6)
-                                           : "",
-                  absl::StrFormat("%.0f", Milliseconds(row.fetch)),
-                  absl::StrFormat("%.0f", Milliseconds(row.compute)),
-                  absl::StrFormat("%.0f", Milliseconds(row.ttft_whole)),
-                  absl::StrFormat("%.0f", Milliseconds(row.ttft_by_layer)),
-                  absl::StrFormat("%.2f", Median(row.saved))});
+    table.AddRow(
+        {row.path,
+         row.bytes_per_second > 0 ? absl::StrFormat("%.0f", row.bytes_per_second / 1e6) : "",
+         absl::StrFormat("%.0f", Milliseconds(row.fetch)),
+         absl::StrFormat("%.0f", Milliseconds(row.compute)),
+         absl::StrFormat("%.0f", Milliseconds(row.ttft_whole)),
+         absl::StrFormat("%.0f", Milliseconds(row.ttft_by_layer)),
+         absl::StrFormat("%.2f", Median(row.saved))});
   }
   return absl::StrCat(report.model, ", ", report.prefix_tokens, " tokens cached, ",
                       report.tail_tokens, " computed, raw16\n", table.Render());

@@ -1,5 +1,5 @@
-// The measurements of `pagoda bench overlap`: time to first token of a prompt whose front is cached,
-// loaded whole and then computed, against loaded layer by layer while it is computed.
+// The measurements of `pagoda bench overlap`: time to first token of a prompt whose front is
+// cached, loaded whole and then computed, against loaded layer by layer while it is computed.
 //
 // Pairs of both in turn, each with a tail of its own, so that only the front hits. A line over gRPC
 // is as slow as makes fetching take so many times as long as computing.
@@ -19,7 +19,7 @@
 namespace pagoda::cli {
 
 struct OverlapOptions {
-  std::string model;            // GGUF file; empty: the installed one
+  std::string model;             // GGUF file; empty: the installed one
   int64_t prefix_tokens = 4096;  // cached
   int64_t tail_tokens = 256;     // computed
   int pairs = 7;
@@ -29,7 +29,7 @@ struct OverlapOptions {
 };
 
 struct OverlapRow {
-  std::string path;  // ssd, grpc
+  std::string path;             // ssd, grpc
   double bytes_per_second = 0;  // of the line; 0: not limited
   int64_t bytes = 0;            // that came
   // One each pair, seconds.

@@ -37,10 +37,10 @@ void AddOverlapBenchCommand(CommandLine& commands, CLI::App* bench) {
   auto flags = std::make_shared<OverlapBenchFlags>();
   CLI::App* const app = commands.AddApp(
       bench, "overlap", "Measure what computing while layers travel saves",
-      "Brings a daemon and runs the real model: a prompt whose front is cached, loaded whole and\n"
-      "then computed, against loaded layer by layer meanwhile; from SSD, and over gRPC on lines so\n"
-      "slow that fetching takes --fetch-shares times as long as computing. Medians of pairs; saved\n"
-      "is (TTFT whole - by layer) / min(fetch, compute). An idle machine is needed.\n\n"
+      "Brings a daemon and runs the real model: a prompt whose front is cached, loaded whole\n"
+      "and then computed, against loaded layer by layer meanwhile; from SSD, and over gRPC on\n"
+      "lines so slow that fetching takes --fetch-shares times as long as computing. Medians of\n"
+      "pairs; saved is (TTFT whole - by layer) / min(fetch, compute). It needs an idle machine.\n\n"
       "Example: pagoda bench overlap\n"
       "         pagoda bench overlap --prefix 6144 --tail 256 --json overlap.json\n\n"
       "JSON keys: model, prefix_tokens, tail_tokens, rows[] {path (ssd, grpc), mb_per_second,\n"

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "kernels/page_layout.h"
+#include "proto/shm_push_packet.h"
 #include "storage/base/page_header.h"
 #include "storage/device/memory_export.h"
 #include "storage/directory_record.h"
@@ -46,11 +47,25 @@ void AddStorage(Seeds& seeds) {
       const PageHeader header = HeaderOf(page);
       seeds.Add("page_header_fuzz", EncodePageHeader(header));
       seeds.Add("directory_record_fuzz", RecordEntry(header));
+      seeds.Add("shm_pages_fuzz", EncodePageHeader(header) + std::string("\0\1\2\xff\xff\xff", 6));
       chain = RecordEntry(header) + chain;  // children first: any order must do
     }
     seeds.Add("recovery_fuzz", chain);
     seeds.Add("recovery_fuzz", chain.substr(0, chain.size() / 2));  // the roots are missing
   }
+}
+
+// A page in a staging area.
+void AddPush(Seeds& seeds) {
+  v1::PushRequest request;
+  request.set_sequence_id(std::string(16, 's'));
+  v1::PushPage& page = *request.mutable_page();
+  page.set_key(std::string(32, 'k'));
+  page.set_page_tokens(64);
+  for (uint32_t i = 0; i < 64; ++i) page.add_token_ids(i);
+  page.add_segment_crc32c(1);
+  seeds.Add("shm_push_packet_fuzz", shm::PushPacket(7, {0, 4096}, request.SerializeAsString()));
+  seeds.Add("shm_push_packet_fuzz", shm::PushPacket(0, {}, ""));
 }
 
 // A q4 page with K lo of some layers: two planes of one kind. Pages of top codes.
@@ -112,6 +127,7 @@ int main(int argc, char** argv) {
   }
   pagoda::Seeds seeds(argv[1]);
   pagoda::AddStorage(seeds);
+  pagoda::AddPush(seeds);
   for (const auto precision : {pagoda::Precision::kQ4, pagoda::Precision::kQ3}) {
     pagoda::AddEncodedPage(precision, seeds);
   }

@@ -118,7 +118,8 @@ class HostileTest : public ShmTest {
       }
       const bool with_fd = random() % 3 == 0;
       if (!TrySendPacket(fd.get(), packet, with_fd ? foreign.get() : -1).ok()) return;
-      if (random() % 3 == 0) (void)ReceivePacket(fd.get(), shm::kPacketBytesMax, absl::Milliseconds(5));
+      if (random() % 3 == 0)
+        (void)ReceivePacket(fd.get(), shm::kPacketBytesMax, absl::Milliseconds(5));
     }
   }
 
@@ -285,8 +286,8 @@ TEST_F(HostileTest, EverythingAtOnce) {
       const v1::ScopeInfo scope = wire.Hello(spec_)->scopes(0);
       const std::vector<TestPage> own =
           MakeChain(spec_, scope, {.page_count = 4, .seed = seed + 100});
-      const auto channel = grpc::CreateChannel(
-          daemon_.server().address(), grpc::InsecureChannelCredentials());
+      const auto channel =
+          grpc::CreateChannel(daemon_.server().address(), grpc::InsecureChannelCredentials());
       grpc::GenericStub stub(channel);
       while (!over) {
         if (!wire.OpenSession().ok()) continue;
@@ -322,8 +323,8 @@ TEST_F(HostileTest, EverythingAtOnce) {
   }
   // A thousand sessions that do nothing.
   threads.emplace_back([&] {
-    const auto channel = grpc::CreateChannel(daemon_.server().address(),
-                                             grpc::InsecureChannelCredentials());
+    const auto channel =
+        grpc::CreateChannel(daemon_.server().address(), grpc::InsecureChannelCredentials());
     const auto stub = v1::Cache::NewStub(channel);
     std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
     std::vector<std::unique_ptr<grpc::ClientReaderWriter<v1::SessionRequest, v1::SessionResponse>>>

@@ -154,7 +154,10 @@ Outcome FetchFrom(FakeDaemon& daemon, absl::Duration timeout = absl::Seconds(5))
                           .identity = daemon.header().identity,
                           .timeout = timeout});
   outcome.result.status = pages.status();
-  if (pages.ok()) outcome.result = FetchFromShm(*std::move(pages), {})->Wait();
+  if (pages.ok()) {
+    auto view = std::make_unique<ShmView>(*std::move(pages), 0, 1);
+    outcome.result = FetchFromShm(std::move(view), {})->Wait();
+  }
   outcome.broken = (*channel)->broken();
   return outcome;
 }
