@@ -70,18 +70,35 @@ LookupQuery QueryOf(const Caller& caller, const ParsedChains& parsed, const Chai
   return query;
 }
 
-// Brings pages up from SSD; each is then seen by the encoder, as its ladder may be lower by now.
-void StartLoading(ServiceContext& context, const ScopeId& scope, absl::Span<const RecordKey> keys,
-                  absl::Span<const PlacedPage> pages) {
-  for (size_t i = 0; i < pages.size(); ++i) {
-    if (pages[i].state != PageState::kLoading) continue;
-    context.store.LoadAsync(
-        keys[i], scope,
-        [encoder = &context.encoder, page = PageRef{keys[i], scope}](const auto& loaded) {
-          if (loaded.ok()) encoder->Consider(page);
-        },
-        pages[i].precision);
+// Nobody asks for these pages yet, but soon; each is seen by the encoder, as its ladder may be
+// lower by now.
+class Ahead : public TieredStore::LayerListener {
+ public:
+  Ahead(Encoder& encoder, const ScopeId& scope, absl::Span<const RecordKey> keys)
+      : encoder_(encoder), scope_(scope), keys_(keys.begin(), keys.end()) {}
+  void OnBegun(size_t, const HostPagePtr&) override {}
+  void OnSegment(size_t, uint32_t) override {}
+  void OnDone(size_t index, absl::StatusOr<HostPagePtr> page) override {
+    if (page.ok()) encoder_.Consider({keys_[index], scope_});
   }
+
+ private:
+  Encoder& encoder_;
+  const ScopeId scope_;
+  const std::vector<RecordKey> keys_;
+};
+
+// Brings pages up from SSD, layer by layer: the fetch that follows joins.
+void StartLoading(ServiceContext& context, absl::string_view session, LeaseId lease,
+                  const ScopeId& scope, absl::Span<const RecordKey> keys,
+                  absl::Span<const PlacedPage> pages) {
+  std::vector<TieredStore::LayerPage> missing;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    if (pages[i].state == PageState::kLoading) missing.push_back({i, keys[i]});
+  }
+  if (missing.empty()) return;
+  context.store.LoadLeasedByLayer(session, lease, missing,
+                                  std::make_shared<Ahead>(context.encoder, scope, keys));
 }
 
 // Groups come in the order of their layers: while the first one is computed, the records of the
@@ -225,7 +242,7 @@ absl::Status Lookup(ServiceContext& context, const Caller& caller, const v1::Loo
     context.store.ReleaseLease(session_bytes, answer.lease);
     return status;
   }
-  StartLoading(context, query.scope, chain.keys, answer.pages);
+  StartLoading(context, session_bytes, answer.lease, query.scope, chain.keys, answer.pages);
   PrefetchLaterGroups(context, parsed.model->spec, query, answer.pages.size());
   // The session may have ended meanwhile, after its leases were given back.
   if (absl::Status status = context.sessions.Check(session, caller.tenant()); !status.ok()) {

@@ -11,6 +11,8 @@
 namespace pagoda {
 namespace {
 
+constexpr size_t kSentenceMax = 4096;
+
 // One kLocate: gathers the pages, some of which may have to load, and answers once.
 class Locating : public std::enable_shared_from_this<Locating> {
  public:
@@ -29,37 +31,24 @@ class Locating : public std::enable_shared_from_this<Locating> {
 
  private:
   absl::Status Gather(const shm::Request& request) {
-    const absl::string_view lease_bytes(reinterpret_cast<const char*>(request.lease_id.data()),
-                                        request.lease_id.size());
-    const std::optional<LeaseToken> token = LeaseToken::Decode(lease_bytes);
-    if (!token.has_value() || token->instance != context_.instance_tag) {
-      return absl::NotFoundError("the lease is unknown; look up again");
-    }
+    PAGODA_ASSIGN_OR_RETURN(const LocateTarget target,
+                            ParseLocate(context_, *connection_, request));
     const absl::string_view session = connection_->session()->view();
-    PAGODA_ASSIGN_OR_RETURN(const std::vector<RecordKey> keys,
-                            context_.store.LeasedKeys(session, token->lease));
-    if (request.page_count == 0 || request.page_count > shm::kPagesMax ||
-        request.page_begin >= keys.size() ||
-        request.page_count > keys.size() - request.page_begin) {
-      return absl::InvalidArgumentError(absl::StrFormat("pages: %d+%d asked, the lease has %d",
-                                                        request.page_begin, request.page_count,
-                                                        keys.size()));
-    }
     {
       absl::MutexLock lock(&mutex_);
       pages_.assign(request.page_count, HostPagePtr());
       pending_ = request.page_count + 1;  // one more for this loop
     }
     for (size_t i = 0; i < request.page_count; ++i) {
-      const RecordKey& key = keys[request.page_begin + i];
-      absl::StatusOr<HostPagePtr> page = context_.store.GetLeased(session, token->lease, key);
+      const RecordKey& key = target.keys[i];
+      absl::StatusOr<HostPagePtr> page = context_.store.GetLeased(session, target.lease, key);
       if (!page.ok() || *page != nullptr) {
         Have(i, std::move(page));
         continue;
       }
       context_.store.LoadLeased(
-          session, token->lease, key,
-          [self = shared_from_this(), id = token->lease, key,
+          session, target.lease, key,
+          [self = shared_from_this(), id = target.lease, key,
            i](absl::StatusOr<HostPagePtr> loaded) { self->Loaded(i, id, key, std::move(loaded)); });
     }
     Have(request.page_count, HostPagePtr());
@@ -97,42 +86,7 @@ class Locating : public std::enable_shared_from_this<Locating> {
   // The pages as far as they are there, and why not further. They stay where they are: the lease
   // holds them.
   void Answer(const std::vector<HostPagePtr>& pages, const absl::Status& status) {
-    std::string body;
-    uint32_t count = 0;
-    int64_t page_bytes = 0;
-    std::vector<SlabLocation> locations;
-    const auto flush = [&](bool last) {
-      shm::Reply reply;
-      reply.op = shm::Op::kLocate;
-      reply.tag = tag_;
-      reply.code = last ? static_cast<int32_t>(status.code()) : 0;
-      reply.pages = count;
-      reply.last = last ? 1 : 0;
-      std::string packet;
-      AppendStruct(packet, reply);
-      packet += body;
-      if (last) absl::StrAppend(&packet, status.message().substr(0, 4096));
-      connection_->Send(std::move(packet));
-      body.clear();
-      count = 0;
-    };
-    for (const HostPagePtr& page : pages) {
-      locations.clear();
-      page->AppendLocations(locations);
-      connection_->Allow(locations);
-      page_bytes += page->bytes();
-      const size_t bytes = sizeof(shm::Page) + locations.size() * sizeof(shm::Slab);
-      if (sizeof(shm::Reply) + body.size() + bytes > shm::kPacketBytesMax) flush(false);
-      AppendStruct(body, shm::Page{static_cast<uint32_t>(locations.size()),
-                                   static_cast<uint32_t>(v1::TIER_HOST)});
-      for (const SlabLocation& at : locations) {
-        AppendStruct(body, shm::Slab{at.memfd_id, static_cast<uint64_t>(at.offset), at.generation});
-      }
-      ++count;
-    }
-    if (sizeof(shm::Reply) + body.size() + 4096 > shm::kPacketBytesMax) flush(false);
-    flush(true);
-    context_.metrics.OnShmLocated(page_bytes);
+    SendPlaces(context_, *connection_, shm::Op::kLocate, tag_, pages, &status);
   }
 
   ServiceContext& context_;
@@ -145,6 +99,69 @@ class Locating : public std::enable_shared_from_this<Locating> {
 };
 
 }  // namespace
+
+absl::StatusOr<LocateTarget> ParseLocate(ServiceContext& context, const ShmConnection& connection,
+                                         const shm::Request& request) {
+  const absl::string_view lease_bytes(reinterpret_cast<const char*>(request.lease_id.data()),
+                                      request.lease_id.size());
+  const std::optional<LeaseToken> token = LeaseToken::Decode(lease_bytes);
+  if (!token.has_value() || token->instance != context.instance_tag) {
+    return absl::NotFoundError("the lease is unknown; look up again");
+  }
+  PAGODA_ASSIGN_OR_RETURN(const std::vector<RecordKey> keys,
+                          context.store.LeasedKeys(connection.session()->view(), token->lease));
+  if (request.page_count == 0 || request.page_count > shm::kPagesMax ||
+      request.page_begin >= keys.size() || request.page_count > keys.size() - request.page_begin) {
+    return absl::InvalidArgumentError(absl::StrFormat("pages: %d+%d asked, the lease has %d",
+                                                      request.page_begin, request.page_count,
+                                                      keys.size()));
+  }
+  const auto begin = keys.begin() + request.page_begin;
+  return LocateTarget{token->lease, {begin, begin + request.page_count}};
+}
+
+void SendPlaces(ServiceContext& context, ShmConnection& connection, shm::Op op, uint32_t tag,
+                const std::vector<HostPagePtr>& pages, const absl::Status* end) {
+  std::string body;
+  uint32_t count = 0;
+  int64_t page_bytes = 0;
+  std::vector<SlabLocation> locations;
+  const auto flush = [&](const absl::Status* last) {
+    if (count == 0 && last == nullptr) return;
+    shm::Reply reply;
+    reply.op = op;
+    reply.tag = tag;
+    reply.pages = count;
+    if (last != nullptr) {
+      reply.last = 1;
+      reply.code = static_cast<int32_t>(last->code());
+    }
+    std::string packet;
+    AppendStruct(packet, reply);
+    packet += body;
+    if (last != nullptr) absl::StrAppend(&packet, last->message().substr(0, kSentenceMax));
+    connection.Send(std::move(packet));
+    body.clear();
+    count = 0;
+  };
+  for (const HostPagePtr& page : pages) {
+    locations.clear();
+    page->AppendLocations(locations);
+    connection.Allow(locations);
+    page_bytes += page->bytes();
+    const size_t bytes = sizeof(shm::Page) + locations.size() * sizeof(shm::Slab);
+    if (sizeof(shm::Reply) + body.size() + bytes > shm::kPacketBytesMax) flush(nullptr);
+    AppendStruct(body, shm::Page{static_cast<uint32_t>(locations.size()),
+                                 static_cast<uint32_t>(v1::TIER_HOST)});
+    for (const SlabLocation& at : locations) {
+      AppendStruct(body, shm::Slab{at.memfd_id, static_cast<uint64_t>(at.offset), at.generation});
+    }
+    ++count;
+  }
+  if (sizeof(shm::Reply) + body.size() + kSentenceMax > shm::kPacketBytesMax) flush(nullptr);
+  flush(end);
+  context.metrics.OnShmLocated(page_bytes);
+}
 
 void LocatePages(ServiceContext& context, std::shared_ptr<ShmConnection> connection,
                  const shm::Request& request) {

@@ -8,11 +8,25 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "cache-server/service_context.h"
 #include "cache-server/shm_connection.h"
 
 namespace pagoda {
+
+// Which pages a request of this client names.
+struct LocateTarget {
+  LeaseId lease = 0;
+  std::vector<RecordKey> keys;
+};
+absl::StatusOr<LocateTarget> ParseLocate(ServiceContext& context, const ShmConnection& connection,
+                                         const shm::Request& request);
+
+// Packets of places; the last one ends the answer with `end`, if that is not null.
+void SendPlaces(ServiceContext& context, ShmConnection& connection, shm::Op op, uint32_t tag,
+                const std::vector<HostPagePtr>& pages, const absl::Status* end);
 
 void LocatePages(ServiceContext& context, std::shared_ptr<ShmConnection> connection,
                  const shm::Request& request);

@@ -15,6 +15,7 @@
 #include "cache-server/acceptor.h"
 #include "cache-server/listen_address.h"
 #include "cache-server/shm_connection.h"
+#include "cache-server/shm_load.h"
 #include "cache-server/shm_locate.h"
 #include "cache-server/shm_push.h"
 #include "proto/shm_protocol.h"
@@ -169,6 +170,10 @@ class ShmServerImpl : public ShmServer {
       case shm::Op::kLocate:
         if (connection->locating().load(std::memory_order_relaxed) >= kLocatingMax) return false;
         LocatePages(context_, connection, request);
+        return true;
+      case shm::Op::kLoad:
+        if (connection->locating().load(std::memory_order_relaxed) >= kLocatingMax) return false;
+        LoadPages(context_, connection, request);
         return true;
       case shm::Op::kOpen:
         OpenMemory(*connection, request);

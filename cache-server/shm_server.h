@@ -8,7 +8,7 @@
 //          come on the store's threads. Nothing blocks: a client that does not read what it is told
 //          is cut off.
 // Errors   of a request go to its client; whatever is no request ends the connection
-// Limits   1024 connections, 4 of a session, 5 seconds until one is named; of a client 4 MiB of
+// Limits   1024 connections, 8 of a session, 5 seconds until one is named; of a client 4 MiB of
 //          answers and 4 descriptors that it has not read, 8 requests that wait for pages
 #pragma once
 

@@ -44,13 +44,19 @@ Id RandomId() {
   return id;
 }
 
-// Whether those pages are in memory as they are wanted: shared memory has no other form of them,
-// and gRPC does not stand in the way of others while a disk is read.
-bool ReadyAsStored(const LookupResult& hit, uint32_t begin, uint32_t count, Precision most) {
-  const auto first = hit.pages.begin() + begin;
-  return std::all_of(first, first + count, [most](const FoundPage& page) {
-    return !page.loading && (most == Precision::kNone || page.precision <= most);
-  });
+// What shared memory has of those pages: no other form than the stored one.
+struct ShmServes {
+  bool as_stored = true;
+  bool ready = true;  // in memory by now
+};
+ShmServes ServesOf(const LookupResult& hit, uint32_t begin, uint32_t count, Precision most) {
+  ShmServes serves;
+  for (uint32_t i = begin; i < begin + count; ++i) {
+    serves.ready = serves.ready && !hit.pages[i].loading;
+    serves.as_stored =
+        serves.as_stored && (most == Precision::kNone || hit.pages[i].precision <= most);
+  }
+  return serves;
 }
 
 // A fetch as the caller sees it: by one way, and what that did not give by another.
@@ -143,8 +149,9 @@ class ClientImpl : public Client {
   struct Connection {
     std::string session_id;
     Identity identity;
-    std::shared_ptr<ShmChannel> shm;  // null: not on this machine, or broken
-    std::string shm_path;             // of the daemon's socket; empty: none
+    std::shared_ptr<ShmChannel> shm;        // null: not on this machine, or broken
+    std::shared_ptr<ShmChannel> shm_loads;  // for pages that come up from SSD; null with `shm`
+    std::string shm_path;                   // of the daemon's socket; empty: none
   };
   // Pages of a lease that the caller wants.
   struct Pages {
@@ -160,6 +167,7 @@ class ClientImpl : public Client {
   absl::StatusOr<ServerInfo> Hello();
   struct Shm {
     std::shared_ptr<ShmChannel> channel;
+    std::shared_ptr<ShmChannel> loads;
     std::string path;
   };
   Shm ConnectShm(const ServerInfo& server, const std::string& session_id);
@@ -171,6 +179,12 @@ class ClientImpl : public Client {
                                                        absl::Span<const PageKey> keys,
                                                        const Pages& pages, absl::Duration timeout)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Null where that does not work: go on over gRPC.
+  std::unique_ptr<PageFetch> StartShmFetch(const LookupResult& hit, absl::Span<const PageKey> keys,
+                                           const Pages& pages, const FetchOptions& options)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  std::unique_ptr<PageFetch> StartShmLoad(const LookupResult& hit, const Pages& pages,
+                                          const FetchOptions& options);
   std::unique_ptr<PageFetch> StartGrpcFetch(const LeaseId& lease, const Pages& pages,
                                             const FetchOptions& options, uint32_t done);
   void Watch(const std::shared_ptr<Session>& session) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -250,7 +264,7 @@ void ClientImpl::Run() {
   absl::Duration next_attempt = absl::ZeroDuration();
   while (true) {
     std::shared_ptr<Session> session;
-    std::shared_ptr<ShmChannel> shm;
+    Shm shm;
     std::vector<std::weak_ptr<PushStream>> pushes;
     std::vector<std::shared_ptr<ShmPushChannel>> ended;  // without the lock: their last words count
     {
@@ -264,12 +278,15 @@ void ClientImpl::Run() {
                    std::make_move_iterator(shm_pushes_.end()));
       shm_pushes_.erase(first_ended, shm_pushes_.end());
       session = session_;
-      shm = shm_.channel;
+      shm = shm_;
       std::erase_if(pushes_, [](const auto& weak) { return weak.expired(); });
       pushes = pushes_;
     }
     const absl::Duration now = SystemClock().Monotonic();
-    if (shm != nullptr) shm->DropIdleMaps();
+    if (shm.channel != nullptr) {
+      shm.channel->DropIdleMaps();
+      shm.loads->DropIdleMaps();
+    }
     for (const std::weak_ptr<PushStream>& weak : pushes) {
       if (const std::shared_ptr<PushStream> push = weak.lock()) push->CheckProgress(now);
     }
@@ -362,7 +379,8 @@ ClientImpl::Shm ClientImpl::ConnectShm(const ServerInfo& server, const std::stri
   if (!options_.shm_socket.empty()) paths = {options_.shm_socket};
   for (const std::string& path : paths) {
     absl::StatusOr<std::shared_ptr<ShmChannel>> channel = ShmChannel::Connect(path, session_id);
-    if (channel.ok()) return {*std::move(channel), path};
+    absl::StatusOr<std::shared_ptr<ShmChannel>> loads = ShmChannel::Connect(path, session_id);
+    if (channel.ok() && loads.ok()) return {*std::move(channel), *std::move(loads), path};
   }
   return {};
 }
@@ -423,8 +441,12 @@ absl::StatusOr<ClientImpl::Connection> ClientImpl::Current() const {
   if (session_ == nullptr || session_->ended().has_value()) {
     return absl::UnavailableError(absl::StrCat("no session: ", last_error_.message()));
   }
-  const bool shm = shm_.channel != nullptr && !shm_.channel->broken();
-  return Connection{session_id_, server_->identity, shm ? shm_.channel : nullptr, shm_.path};
+  Connection connection{session_id_, server_->identity, nullptr, nullptr, shm_.path};
+  if (shm_.channel != nullptr && !shm_.channel->broken() && !shm_.loads->broken()) {
+    connection.shm = shm_.channel;
+    connection.shm_loads = shm_.loads;
+  }
+  return connection;
 }
 
 void ClientImpl::SendToSession(v1::SessionRequest request) {
@@ -595,21 +617,40 @@ std::unique_ptr<PageFetch> ClientImpl::StartGrpcFetch(const LeaseId& lease, cons
                        pages.connection.identity, pages.keys.subspan(done), std::move(target));
 }
 
+std::unique_ptr<PageFetch> ClientImpl::StartShmFetch(const LookupResult& hit,
+                                                     absl::Span<const PageKey> keys,
+                                                     const Pages& pages,
+                                                     const FetchOptions& options) {
+  absl::StatusOr<std::unique_ptr<ShmView>> located =
+      LocatePages(hit, keys, pages, (pages.end - SystemClock().Monotonic()) / 2);
+  if (!located.ok() || (*located)->size() == 0) return nullptr;
+  return FetchFromShm(*std::move(located), options);
+}
+
+std::unique_ptr<PageFetch> ClientImpl::StartShmLoad(const LookupResult& hit, const Pages& pages,
+                                                    const FetchOptions& options) {
+  absl::StatusOr<std::unique_ptr<ShmLoad>> load =
+      pages.connection.shm_loads->Load({.lease = hit.lease,
+                                        .lease_until = hit.lease_until,
+                                        .page_begin = pages.begin,
+                                        .keys = pages.keys,
+                                        .identity = pages.connection.identity,
+                                        .timeout = (pages.end - SystemClock().Monotonic()) / 2});
+  if (!load.ok() || (*load)->pages()->size() == 0) return nullptr;
+  auto view = std::make_unique<ShmView>((*load)->pages(), 0, pages.count);
+  return FetchFromShm(std::move(view), options, *std::move(load));
+}
+
 absl::StatusOr<std::unique_ptr<PageFetch>> ClientImpl::StartFetch(const LookupResult& hit,
                                                                   absl::Span<const PageKey> keys,
                                                                   const FetchOptions& options) {
   PAGODA_ASSIGN_OR_RETURN(const Pages pages, WantedPages(hit, keys, options));
   std::unique_ptr<PageFetch> source;
-  const bool shm = pages.connection.shm != nullptr &&
-                   ReadyAsStored(hit, pages.begin, pages.count, options.precision_max);
-  if (shm) {
-    absl::StatusOr<std::unique_ptr<ShmView>> located =
-        LocatePages(hit, keys, pages, (pages.end - SystemClock().Monotonic()) / 2);
-    if (located.ok() && (*located)->size() > 0) {
-      source = FetchFromShm(*std::move(located), options);
-    } else {
-      Count(&ClientStats::shm_fallbacks);
-    }
+  const ShmServes serves = ServesOf(hit, pages.begin, pages.count, options.precision_max);
+  if (pages.connection.shm != nullptr && serves.as_stored) {
+    source =
+        serves.ready ? StartShmFetch(hit, keys, pages, options) : StartShmLoad(hit, pages, options);
+    if (source == nullptr) Count(&ClientStats::shm_fallbacks);
   }
   const bool over_grpc = source == nullptr;
   if (over_grpc) source = StartGrpcFetch(hit.lease, pages, options, 0);
@@ -661,7 +702,7 @@ absl::StatusOr<std::unique_ptr<MappedPages>> ClientImpl::Map(const LookupResult&
   if (pages.connection.shm == nullptr) {
     return absl::UnavailableError("map: no shared memory with the daemon; fetch instead");
   }
-  if (!ReadyAsStored(hit, pages.begin, pages.count, Precision::kNone)) {
+  if (!ServesOf(hit, pages.begin, pages.count, Precision::kNone).ready) {
     return absl::UnavailableError("map: pages are still on their way to memory; fetch instead");
   }
   PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<ShmView> mapped,

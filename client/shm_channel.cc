@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,7 @@
 namespace pagoda::client {
 namespace {
 
+constexpr size_t kAsideMax = 4096;  // one for each layer, and the end
 constexpr absl::Duration kTurnWait = absl::Milliseconds(20);
 constexpr absl::Duration kMapIdle = absl::Seconds(30);  // the daemon may have given up that memory
 
@@ -46,7 +49,7 @@ class PacketReader {
   absl::string_view bytes_;
 };
 
-class ShmChannelImpl : public ShmChannel {
+class ShmChannelImpl : public ShmChannel, public std::enable_shared_from_this<ShmChannelImpl> {
  public:
   explicit ShmChannelImpl(UniqueFd socket) : socket_(std::move(socket)) {}
 
@@ -55,16 +58,11 @@ class ShmChannelImpl : public ShmChannel {
     const Turn turn(*this, std::min(wanted.timeout, kTurnWait));
     if (!turn.mine()) return absl::UnavailableError("shm: another request is under way");
     absl::MutexLock lock(&mutex_);
-    auto pages =
-        std::make_unique<ShmPages>(std::vector<PageKey>(wanted.keys.begin(), wanted.keys.end()),
-                                   wanted.identity, wanted.lease_until);
-    std::vector<std::string> answers;
-    pages->set_status(AskWhere(wanted, end, answers));
-    if (broken()) return pages->status();
-    const absl::Status mapped = MapAnswers(answers, wanted.keys.size(), end, *pages);
-    if (!mapped.ok()) pages->set_status(mapped);
-    return pages;
+    PAGODA_RETURN_IF_ERROR(AskFor(shm::Op::kLocate, wanted));
+    return Places(shm::Op::kLocate, wanted, end, nullptr);
   }
+
+  absl::StatusOr<std::unique_ptr<ShmLoad>> Load(const Wanted& wanted) override;
 
   void DropIdleMaps() override {
     const Turn turn(*this, absl::ZeroDuration());
@@ -104,6 +102,9 @@ class ShmChannelImpl : public ShmChannel {
     bool mine_ = false;
   };
 
+  class LoadImpl;
+  friend class LoadImpl;
+
   struct Known {
     ShmMapPtr map;
     absl::Duration used;
@@ -125,6 +126,18 @@ class ShmChannelImpl : public ShmChannel {
 
   absl::StatusOr<Packet> Answer(absl::Duration end, shm::Op op, shm::Reply& reply)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return AnswerTo(tag_, end, op, reply);
+  }
+
+  absl::StatusOr<Packet> AnswerTo(uint32_t tag, absl::Duration end, shm::Op op, shm::Reply& reply)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (load_tag_ == tag && !aside_.empty()) {
+      reply = aside_.front().reply;
+      Packet packet;
+      packet.bytes = std::move(aside_.front().body);
+      aside_.pop_front();
+      return packet;
+    }
     while (true) {
       const absl::Duration left = end - SystemClock().Monotonic();
       if (left <= absl::ZeroDuration())
@@ -137,37 +150,62 @@ class ShmChannelImpl : public ShmChannel {
       PacketReader reader(packet->bytes);
       if (!reader.Take(reply))
         return Break(absl::DataLossError("shm: an answer that is too short"));
-      if (static_cast<int32_t>(reply.tag - tag_) < 0) continue;
-      if (reply.op != op || reply.tag != tag_) {
-        return Break(absl::DataLossError("shm: an answer to something else"));
+      const bool wanted = reply.tag == tag && reply.op == op;
+      if (!wanted && load_tag_ == reply.tag && aside_.size() < kAsideMax) {
+        aside_.push_back({reply, std::string(reader.rest())});
+        continue;
       }
+      if (!wanted && static_cast<int32_t>(reply.tag - tag_) < 0) continue;
+      if (!wanted) return Break(absl::DataLossError("shm: an answer to something else"));
       packet->bytes.erase(0, sizeof(reply));
       return packet;
     }
   }
 
-  // The bodies of the answers' pages; a status: why they are not all.
-  absl::Status AskWhere(const Wanted& wanted, absl::Duration end, std::vector<std::string>& answers)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::Status AskFor(shm::Op op, const Wanted& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     shm::Request request;
-    request.op = shm::Op::kLocate;
+    request.op = op;
     request.lease_id = wanted.lease.bytes;
     request.page_begin = wanted.page_begin;
     request.page_count = static_cast<uint32_t>(wanted.keys.size());
-    PAGODA_RETURN_IF_ERROR(Ask(request));
-    size_t page_count = 0;
+    return Ask(request);
+  }
+
+  // Hears packets of places up to the first other one, which `end_reply` gets if it is not null,
+  // and maps what they name.
+  absl::StatusOr<std::unique_ptr<ShmPages>> Places(shm::Op op, const Wanted& wanted,
+                                                   absl::Duration end, shm::Reply* end_reply)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    auto pages =
+        std::make_unique<ShmPages>(std::vector<PageKey>(wanted.keys.begin(), wanted.keys.end()),
+                                   wanted.identity, wanted.lease_until);
+    std::vector<std::string> answers;
+    pages->set_status(HearPlaces(op, wanted.keys.size(), end, answers, end_reply));
+    if (broken()) return pages->status();
+    const absl::Status mapped = MapAnswers(answers, wanted.keys.size(), end, *pages);
+    if (!mapped.ok()) pages->set_status(mapped);
+    return pages;
+  }
+
+  // The bodies of the answers' pages; a status: why they are not all.
+  absl::Status HearPlaces(shm::Op op, size_t page_count, absl::Duration end,
+                          std::vector<std::string>& answers, shm::Reply* end_reply)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    size_t heard = 0;
     while (true) {
       shm::Reply reply;
-      PAGODA_ASSIGN_OR_RETURN(Packet packet, Answer(end, shm::Op::kLocate, reply));
-      page_count += reply.pages;
+      PAGODA_ASSIGN_OR_RETURN(Packet packet, Answer(end, op, reply));
+      heard += reply.pages;
       PacketReader reader(packet.bytes);
-      if (page_count > wanted.keys.size() || !SkipPages(reply.pages, reader)) {
+      if (heard > page_count || !SkipPages(reply.pages, reader)) {
         return Break(absl::DataLossError("shm: an answer that does not fit"));
       }
       const std::string sentence(reader.rest());
       packet.bytes.resize(packet.bytes.size() - sentence.size());
       if (reply.pages > 0) answers.push_back(std::move(packet.bytes));
-      if (reply.last == 0) continue;
+      const bool over = end_reply != nullptr && reply.pages == 0;
+      if (over) *end_reply = reply;
+      if (reply.last == 0 && !over) continue;
       if (reply.code == 0) return absl::OkStatus();
       return absl::Status(static_cast<absl::StatusCode>(reply.code), sentence);
     }
@@ -258,8 +296,94 @@ class ShmChannelImpl : public ShmChannel {
   bool busy_ ABSL_GUARDED_BY(turn_mutex_) = false;
   absl::Mutex mutex_;  // of the connection: of who has the turn, and so never waited for
   uint32_t tag_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of a load under way: what comes of it while something else is asked.
+  struct Aside {
+    shm::Reply reply;
+    std::string body;
+  };
+  std::optional<uint32_t> load_tag_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Aside> aside_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, Known> maps_ ABSL_GUARDED_BY(mutex_);
 };
+
+// Opening memory asks in between: those answers carry another tag, and the load's are set aside.
+class ShmChannelImpl::LoadImpl : public ShmLoad {
+ public:
+  LoadImpl(std::shared_ptr<ShmChannelImpl> channel, absl::Duration end)
+      : channel_(std::move(channel)), turn_(*channel_, kTurnWait), end_(end) {}
+  ~LoadImpl() override {
+    if (!turn_.mine()) return;
+    absl::MutexLock lock(&channel_->mutex_);
+    channel_->load_tag_.reset();  // what comes of it later is passed over
+    channel_->aside_.clear();
+  }
+
+  absl::Status Begin(const Wanted& wanted) {
+    if (!turn_.mine()) return absl::UnavailableError("shm: another request is under way");
+    absl::MutexLock lock(&channel_->mutex_);
+    PAGODA_RETURN_IF_ERROR(channel_->AskFor(shm::Op::kLoad, wanted));
+    tag_ = channel_->tag_;
+    channel_->load_tag_ = tag_;
+    shm::Reply first;
+    // Layers may be told before this side has opened the memory: what is told of is counted.
+    PAGODA_ASSIGN_OR_RETURN(pages_, channel_->Places(shm::Op::kLoad, wanted, end_, &first));
+    if (pages_->size() == 0 && !pages_->status().ok()) return pages_->status();
+    Hear(first, pages_->status());
+    return absl::OkStatus();
+  }
+
+  const std::shared_ptr<const ShmPages>& pages() const override { return pages_; }
+
+  absl::Status WaitLayer(uint32_t layer, size_t page_count, absl::Duration timeout) override {
+    const absl::Duration end = std::min(end_, SystemClock().Monotonic() + timeout);
+    while (layers_ <= layer && !over_) PAGODA_RETURN_IF_ERROR(HearNext(end));
+    if (layers_ > layer || came_ >= page_count) return absl::OkStatus();
+    return status_.ok() ? absl::DataLossError("shm: pages came in part") : status_;
+  }
+
+  absl::StatusOr<size_t> WaitAll() override {
+    while (!over_) PAGODA_RETURN_IF_ERROR(HearNext(end_));
+    return came_;
+  }
+
+ private:
+  absl::Status HearNext(absl::Duration end) {
+    absl::MutexLock lock(&channel_->mutex_);
+    shm::Reply reply;
+    PAGODA_ASSIGN_OR_RETURN(const Packet packet,
+                            channel_->AnswerTo(tag_, end, shm::Op::kLoad, reply));
+    Hear(reply, reply.code == 0
+                    ? absl::OkStatus()
+                    : absl::Status(static_cast<absl::StatusCode>(reply.code), packet.bytes));
+    return absl::OkStatus();
+  }
+  void Hear(const shm::Reply& reply, const absl::Status& status) {
+    if (reply.last == 0) {
+      layers_ = std::max(layers_, reply.outcome);
+      return;
+    }
+    over_ = true;
+    came_ = reply.outcome;
+    status_ = status;
+  }
+
+  const std::shared_ptr<ShmChannelImpl> channel_;
+  const Turn turn_;
+  const absl::Duration end_;
+  uint32_t tag_ = 0;
+  std::shared_ptr<const ShmPages> pages_;
+  uint32_t layers_ = 0;  // that all pages have
+  bool over_ = false;
+  size_t came_ = 0;
+  absl::Status status_;
+};
+
+absl::StatusOr<std::unique_ptr<ShmLoad>> ShmChannelImpl::Load(const Wanted& wanted) {
+  auto load =
+      std::make_unique<LoadImpl>(shared_from_this(), SystemClock().Monotonic() + wanted.timeout);
+  PAGODA_RETURN_IF_ERROR(load->Begin(wanted));
+  return load;
+}
 
 }  // namespace
 

@@ -19,6 +19,18 @@
 
 namespace pagoda::client {
 
+// Pages on their way from SSD into the daemon's memory. One thread at a time.
+class ShmLoad {
+ public:
+  virtual ~ShmLoad() = default;
+  // Those whose headers are there, in order; fewer than asked: the others do not come.
+  virtual const std::shared_ptr<const ShmPages>& pages() const = 0;
+  // Until the first `page_count` of them have this layer and those before it.
+  virtual absl::Status WaitLayer(uint32_t layer, size_t page_count, absl::Duration timeout) = 0;
+  // Until the last one has ended: how many of the leading ones came.
+  virtual absl::StatusOr<size_t> WaitAll() = 0;
+};
+
 class ShmChannel {
  public:
   // `session_id` is that of the open session with the same daemon.
@@ -36,6 +48,9 @@ class ShmChannel {
   };
   // Where those pages lie, as they are stored. Waits for those that load until the timeout.
   virtual absl::StatusOr<std::unique_ptr<ShmPages>> Locate(const Wanted& wanted) = 0;
+  // The same, without waiting for the bytes of those that load: returns once all headers are
+  // there. The channel is the load's until its end.
+  virtual absl::StatusOr<std::unique_ptr<ShmLoad>> Load(const Wanted& wanted) = 0;
   // Gives back maps that nobody used for a while; now and then.
   virtual void DropIdleMaps() = 0;
   virtual bool broken() const = 0;

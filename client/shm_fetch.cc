@@ -12,8 +12,12 @@ namespace {
 
 class ShmPageFetch : public PageFetch {
  public:
-  ShmPageFetch(std::unique_ptr<ShmView> pages, const FetchOptions& options)
-      : shm_(std::move(pages)), options_(options), status_(shm_->status()) {}
+  ShmPageFetch(std::unique_ptr<ShmView> pages, const FetchOptions& options,
+               std::unique_ptr<ShmLoad> load)
+      : shm_(std::move(pages)),
+        load_(std::move(load)),
+        options_(options),
+        status_(shm_->status()) {}
 
   absl::StatusOr<std::vector<PageHeader>> WaitHeaders(absl::Duration) override {
     Begin();
@@ -24,15 +28,17 @@ class ShmPageFetch : public PageFetch {
     return headers;
   }
 
-  absl::Status WaitLayer(uint32_t layer, absl::Duration) override {
+  absl::Status WaitLayer(uint32_t layer, absl::Duration timeout) override {
     Begin();
     const size_t promised = pages_.size();
+    if (load_ != nullptr) PAGODA_RETURN_IF_ERROR(load_->WaitLayer(layer, promised, timeout));
     CopyUpTo(layer);
     return pages_.size() == promised ? absl::OkStatus() : status_;
   }
 
   FetchResult Wait() override {
     Begin();
+    if (load_ != nullptr) WaitAllPages();
     CopyUpTo(UINT32_MAX);
     FetchResult result;
     result.status = status_;
@@ -82,6 +88,16 @@ class ShmPageFetch : public PageFetch {
     return page;
   }
 
+  void WaitAllPages() {
+    const absl::StatusOr<size_t> came = load_->WaitAll();
+    if (!came.ok()) status_ = came.status();
+    const size_t good = came.value_or(0);
+    if (good < pages_.size()) {
+      if (status_.ok()) status_ = absl::AbortedError("shm: a page was lost on its way");
+      pages_.resize(good);
+    }
+  }
+
   // Pages from the first one that is gone are dropped.
   void CopyUpTo(uint32_t layer) {
     for (size_t i = 0; i < pages_.size(); ++i) {
@@ -111,6 +127,7 @@ class ShmPageFetch : public PageFetch {
   }
 
   const std::unique_ptr<ShmView> shm_;
+  const std::unique_ptr<ShmLoad> load_;  // null: all bytes are there
   const FetchOptions options_;
   std::atomic<bool> cancelled_{false};  // relaxed: noticed between pages
   bool begun_ = false;
@@ -120,9 +137,9 @@ class ShmPageFetch : public PageFetch {
 
 }  // namespace
 
-std::unique_ptr<PageFetch> FetchFromShm(std::unique_ptr<ShmView> pages,
-                                        const FetchOptions& options) {
-  return std::make_unique<ShmPageFetch>(std::move(pages), options);
+std::unique_ptr<PageFetch> FetchFromShm(std::unique_ptr<ShmView> pages, const FetchOptions& options,
+                                        std::unique_ptr<ShmLoad> load) {
+  return std::make_unique<ShmPageFetch>(std::move(pages), options, std::move(load));
 }
 
 }  // namespace pagoda::client

@@ -4,6 +4,7 @@
 //
 //   client  Hello                      once; nobody else knows the session's id
 //           Request kLocate            where are these pages of this lease?
+//           Request kLoad              the same, without waiting for those that load
 //           Request kOpen              that memfd, please
 //           Request kStage             a staging area of so many bytes, please; once a connection
 //           Request kPush | Push | u64 offsets of the page's segments in it | v1.PushRequest
@@ -14,6 +15,10 @@
 //                                                in one or more packets; the last one has `last`.
 //                                                Fewer pages than asked: `code` says why, the body
 //                                                ends with a sentence
+//                                      kLoad     the same once all headers are there; then packets
+//                                                whose `outcome` is how many of the first layers
+//                                                all of these pages have; in the last one it is how
+//                                                many of the pages came
 //                                      kOpen, kStage   Memory, the descriptor as SCM_RIGHTS
 //                                      kPush     `outcome`, or `code` and a sentence; pages of a
 //                                                connection are answered in their order
@@ -40,13 +45,13 @@ struct Hello {
   std::array<uint8_t, 16> session_id{};
 };
 
-enum class Op : uint32_t { kLocate = 1, kOpen = 2, kStage = 3, kPush = 4 };
+enum class Op : uint32_t { kLocate = 1, kOpen = 2, kStage = 3, kPush = 4, kLoad = 5 };
 
 struct Request {
   Op op = Op::kLocate;
   uint32_t tag = 0;                    // comes back in every reply
-  std::array<uint8_t, 16> lease_id{};  // kLocate
-  uint32_t page_begin = 0;             // kLocate: into the lease's pages
+  std::array<uint8_t, 16> lease_id{};  // kLocate, kLoad
+  uint32_t page_begin = 0;             // into the lease's pages
   uint32_t page_count = 0;
   uint64_t what = 0;  // kOpen: the memfd's id; kStage: bytes
 };
@@ -55,9 +60,9 @@ struct Reply {
   Op op = Op::kLocate;
   uint32_t tag = 0;
   int32_t code = 0;      // google.rpc.Code
-  uint32_t pages = 0;    // kLocate: in this packet
-  uint32_t last = 0;     // kLocate: 1 in the last packet
-  uint32_t outcome = 0;  // kPush: as v1::PushOutcome
+  uint32_t pages = 0;    // kLocate, kLoad: in this packet
+  uint32_t last = 0;     // 1 in the last packet
+  uint32_t outcome = 0;  // kPush: as v1::PushOutcome; kLoad: layers, in the last packet pages
 };
 
 struct Page {

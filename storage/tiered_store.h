@@ -211,8 +211,8 @@ class TieredStore {
   // Pages of a living lease that come up from SSD together: read layer by layer over all of them,
   // so that the first layer of every page is there before anything that only later layers need.
   //
-  // Threads  calls come on the store's threads or the caller's, without a lock; those about one
-  //          page one after another, but for OnSegment of different segments
+  // Threads  calls come on the store's threads or the caller's, without the store's lock; those
+  //          about one page one after another. They must not call the store, but for OnDone
   class LayerListener {
    public:
     virtual ~LayerListener() = default;
@@ -221,8 +221,8 @@ class TieredStore {
     virtual void OnBegun(size_t index, const HostPagePtr& page) = 0;
     // A segment's bytes are there, verified.
     virtual void OnSegment(size_t index, uint32_t segment) = 0;
-    // Once a page, as a LoadCallback; without OnBegun() where the page was there, is loaded for
-    // somebody else, or does not come.
+    // Once a page, as a LoadCallback; without OnBegun() where the page was there, is loaded in
+    // another way, or does not come.
     virtual void OnDone(size_t index, absl::StatusOr<HostPagePtr> page) = 0;
   };
   struct LayerPage {
@@ -230,8 +230,8 @@ class TieredStore {
     RecordKey key;
   };
   void LoadLeasedByLayer(absl::string_view session_id, LeaseId id,
-                         absl::Span<const LayerPage> pages,
-                         std::shared_ptr<LayerListener> listener) ABSL_LOCKS_EXCLUDED(mutex_);
+                         absl::Span<const LayerPage> pages, std::shared_ptr<LayerListener> listener)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // ---- Prefetch ----------------------------------------------------------------------------
   // Asks for pages to be in memory by a deadline; see storage/README.md for what may keep them out.
@@ -331,11 +331,15 @@ class TieredStore {
     uint32_t ssd_version = 0;
     bool demanded = true;  // see Load
   };
+  struct LayerGroup;  // pages that come up together
+  struct LayerLoad;   // one of them
+  class LayerTeller;  // who hears of it
   struct Load {
     std::vector<LoadCallback> waiters;
     absl::Duration deadline;  // then who waits is answered, and who comes is refused
     bool demanded = false;    // by a request; else only by prefetch, and then it may not evict
     Precision at_least = Precision::kNone;  // a lower form in memory is not the answer
+    std::shared_ptr<LayerTeller> teller;    // of a load by layers: who comes later hears it, too
     prefetch::PageId prefetched = prefetch::kNoPage;
     int64_t reserved_bytes = 0;  // of the room that prefetch keeps for it
   };
@@ -344,8 +348,6 @@ class TieredStore {
     absl::Duration began;
   };
   class PrefetchWorld;  // what the scheduler sees of the store
-  struct LayerGroup;    // pages that come up together
-  struct LayerLoad;     // one of them
 
   TieredStore(const TieredStoreOptions& options, const Clock& clock, StoreObserver* observer);
   absl::Status Rebuild() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -421,8 +423,7 @@ class TieredStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The answer to a load before it reads; nothing: it has to, and `source` says what.
   std::optional<absl::StatusOr<HostPagePtr>> BeforeRead(const RecordKey& key, Source& source,
-                                                        uint64_t& work)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+                                                        uint64_t& work) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // tiered_store_layers.cc
   void RunLayerGroup(LayerGroup& group) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -12,35 +12,92 @@
 
 namespace pagoda {
 
+// What has happened to one page so far, for everybody who waits for it.
+class TieredStore::LayerTeller {
+ public:
+  // A lower form than was named is no answer: OnDone() says so.
+  void Add(std::shared_ptr<LayerListener> listener, size_t index, Precision at_least)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    if (over_) return;
+    const Whom& whom = whom_.emplace_back(std::move(listener), index, at_least);
+    if (page_ == nullptr) return;
+    if (page_->precision() < at_least) return;
+    whom.listener->OnBegun(index, page_);
+    for (uint32_t i = 0; i < there_.size(); ++i) {
+      if (there_[i]) whom.listener->OnSegment(index, i);
+    }
+  }
+  void Begin(const HostPagePtr& page) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    page_ = page;
+    there_.resize(page->segment_count());
+    for (const Whom& whom : whom_) {
+      if (page->precision() >= whom.at_least) whom.listener->OnBegun(whom.index, page);
+    }
+  }
+  void There(uint32_t segment) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    there_[segment] = true;
+    for (const Whom& whom : whom_) {
+      if (page_->precision() >= whom.at_least) whom.listener->OnSegment(whom.index, segment);
+    }
+  }
+  // Before OnDone(), which goes the way of every load.
+  void End() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    over_ = true;
+    whom_.clear();
+    page_.reset();
+  }
+
+ private:
+  struct Whom {
+    Whom(std::shared_ptr<LayerListener> l, size_t i, Precision p)
+        : listener(std::move(l)), index(i), at_least(p) {}
+    std::shared_ptr<LayerListener> listener;
+    size_t index;
+    Precision at_least;
+  };
+  absl::Mutex mutex_;
+  std::vector<Whom> whom_ ABSL_GUARDED_BY(mutex_);
+  HostPagePtr page_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> there_ ABSL_GUARDED_BY(mutex_);
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
 struct TieredStore::LayerLoad {
-  size_t index = 0;  // for the listener
   RecordKey key;
-  Precision at_least = Precision::kNone;
+  std::shared_ptr<LayerTeller> teller;
   // Of the thread that opens it, then constant.
   Source source;
   uint64_t work = 0;  // of the header
   std::optional<SsdTier::Reader> reader;
-  HostPagePtr page;                       // filled through `targets`, which nobody else sees
+  HostPagePtr page;                      // filled through `targets`, which nobody else sees
   std::vector<MutableByteSpan> targets;  // padded
 };
 
 struct TieredStore::LayerGroup {
-  explicit LayerGroup(std::shared_ptr<LayerListener> whom) : listener(std::move(whom)) {}
-  const std::shared_ptr<LayerListener> listener;
   std::vector<LayerLoad> loads;  // constant size once it runs
 
   absl::Mutex mutex;
   size_t next_load ABSL_GUARDED_BY(mutex) = 0;  // to be opened
   // Segments to read: layer, load, segment.
   std::set<std::tuple<uint32_t, size_t, uint32_t>> segments ABSL_GUARDED_BY(mutex);
-  std::vector<uint32_t> left ABSL_GUARDED_BY(mutex);        // segments of each load
+  std::vector<uint32_t> left ABSL_GUARDED_BY(mutex);          // segments of each load
   std::vector<absl::Status> statuses ABSL_GUARDED_BY(mutex);  // the first that was not well
 };
 
 void TieredStore::LoadLeasedByLayer(absl::string_view session_id, LeaseId id,
                                     absl::Span<const LayerPage> pages,
                                     std::shared_ptr<LayerListener> listener) {
-  auto group = std::make_shared<LayerGroup>(listener);
+  auto group = std::make_shared<LayerGroup>();
+  struct Joined {
+    std::shared_ptr<LayerTeller> teller;
+    size_t index;
+    Precision at_least;
+  };
+  std::vector<Joined> joined;
   std::vector<std::pair<size_t, absl::StatusOr<HostPagePtr>>> answers;
   {
     absl::MutexLock lock(&mutex_);
@@ -66,18 +123,24 @@ void TieredStore::LoadLeasedByLayer(absl::string_view session_id, LeaseId id,
           answers.emplace_back(page.index, std::move(answer));
           break;
         case LoadStep::kJoined:
+          joined.push_back({loads_.at(page.key).teller, page.index, at_least});
           break;
         case LoadStep::kNew: {
-          load_deadlines_.emplace_back(loads_.at(page.key).deadline, page.key);
+          Load& begun = loads_.at(page.key);
+          load_deadlines_.emplace_back(begun.deadline, page.key);
           ++counters_.loads_started;
+          begun.teller = std::make_shared<LayerTeller>();
           LayerLoad& load = group->loads.emplace_back();
-          load.index = page.index;
           load.key = page.key;
-          load.at_least = at_least;
+          load.teller = begun.teller;
+          joined.push_back({begun.teller, page.index, at_least});
           break;
         }
       }
     }
+  }
+  for (Joined& each : joined) {
+    if (each.teller != nullptr) each.teller->Add(listener, each.index, each.at_least);
   }
   {
     absl::MutexLock lock(&group->mutex);
@@ -94,6 +157,7 @@ void TieredStore::LoadLeasedByLayer(absl::string_view session_id, LeaseId id,
         absl::MutexLock lock(&mutex_);
         ++counters_.load_queue_refusals;
       }
+      load.teller->End();
       EndLoad(load.key, absl::ResourceExhaustedError("ssd: the queue of loads is full"));
     }
   }
@@ -125,13 +189,13 @@ void TieredStore::RunLayerGroup(LayerGroup& group) {
 
 void TieredStore::OpenLayerLoad(LayerGroup& group, LayerLoad& load) {
   if (auto settled = BeforeRead(load.key, load.source, load.work)) {
+    load.teller->End();
     return EndLoad(load.key, *settled);
   }
   const absl::Status status = StageLayerLoad(load);
   EndWork(load.work, status);
   if (!status.ok()) return EndLayerLoad(load, status);
-  // A lower form than was named is no answer: OnDone() says so.
-  if (load.page->precision() >= load.at_least) group.listener->OnBegun(load.index, load.page);
+  load.teller->Begin(load.page);
   const auto which = static_cast<size_t>(&load - group.loads.data());
   absl::MutexLock lock(&group.mutex);
   const std::vector<SegmentEntry>& segments = load.page->header().segments;
@@ -171,9 +235,7 @@ void TieredStore::ReadLayerSegment(LayerGroup& group, LayerLoad& load, uint32_t 
     EndWork(work, status);
     observer_->OnSsdRead(clock_.Monotonic() - start, static_cast<int64_t>(target.size()),
                          status.ok());
-    if (status.ok() && load.page->precision() >= load.at_least) {
-      group.listener->OnSegment(load.index, segment);
-    }
+    if (status.ok()) load.teller->There(segment);
   }
   {
     absl::MutexLock lock(&group.mutex);
@@ -205,6 +267,7 @@ void TieredStore::EndLayerLoad(LayerLoad& load, const absl::Status& status) {
     }
   }
   Finish(after);
+  load.teller->End();
   EndLoad(load.key, result);
 }
 

@@ -20,8 +20,8 @@ namespace pagoda::cli {
 
 struct OverlapOptions {
   std::string model;             // GGUF file; empty: the installed one
-  int64_t prefix_tokens = 4096;  // cached
-  int64_t tail_tokens = 256;     // computed
+  int64_t prefix_tokens = 2048;  // cached
+  int64_t tail_tokens = 512;     // computed
   int pairs = 7;
   std::vector<double> fetch_shares = {0.5, 1, 2};  // of computing, over gRPC
   bool ssd = true;

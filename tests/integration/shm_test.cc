@@ -4,12 +4,32 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "storage/base/slab_generation.h"
 #include "tests/integration/shm_fixture.h"
 
 namespace pagoda {
 namespace {
+
+// Changes a byte of every place in the folder's files where those bytes are; how many there were.
+int DamageOnDisk(const std::string& folder, const std::string& bytes) {
+  int places = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    std::string content((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    const size_t at = content.find(bytes);
+    if (at == std::string::npos) continue;
+    file.clear();
+    file.seekp(static_cast<std::streamoff>(at + bytes.size() / 2));
+    file.put(static_cast<char>(content[at + bytes.size() / 2] ^ 1));
+    ++places;
+  }
+  return places;
+}
 
 TEST_F(ShmTest, BytesAreThoseOfGrpc) {
   Start();
@@ -44,8 +64,7 @@ TEST_F(ShmTest, BytesAreThoseOfGrpc) {
   EXPECT_EQ(shared->stats().shm_pages, 15);
 }
 
-// gRPC waits for the disk; what it brought up is in memory then.
-TEST_F(ShmTest, PagesOnSsdComeOverGrpcFirst) {
+TEST_F(ShmTest, PagesOnSsdComeUpIntoSharedMemory) {
   Start();
   const std::vector<TestPage> chain = MakeChain(spec_, scope_);
   Push(chain);
@@ -58,10 +77,51 @@ TEST_F(ShmTest, PagesOnSsdComeOverGrpcFirst) {
   EXPECT_EQ(evicted.pages(), 4u);
   const auto client = MakeClient();
   ExpectPushed(Fetch(*client, chain), chain);
-  EXPECT_EQ(client->stats().shm_pages, 0);
-  ExpectPushed(Fetch(*client, chain), chain);
   EXPECT_EQ(client->stats().shm_pages, 4);
+  ExpectPushed(Fetch(*client, chain), chain);
+  EXPECT_EQ(client->stats().shm_pages, 8);
   EXPECT_EQ(client->stats().shm_fallbacks, 0);
+}
+
+// One page's bytes on the disk are wrong: those before it come, by layer or at once, and no more.
+TEST_F(ShmTest, ADamagedPageOnSsdEndsTheLoadThere) {
+  for (const bool by_layer : {true, false}) {
+    SCOPED_TRACE(by_layer);
+    daemon_.options().data_dir = daemon_.folder() + (by_layer ? "/a" : "/b");
+    Start();
+    const std::vector<TestPage> chain = MakeChain(spec_, scope_);
+    Push(chain);
+    v1::FlushResponse flushed;
+    ASSERT_TRUE(wire_->admin().Flush(wire_->Context().get(), {}, &flushed).ok());
+    v1::EvictRequest request;
+    request.mutable_filter()->set_tier(v1::TIER_HOST);
+    v1::EvictResponse evicted;
+    ASSERT_TRUE(wire_->admin().Evict(wire_->Context().get(), request, &evicted).ok());
+    ASSERT_EQ(DamageOnDisk(daemon_.options().data_dir, chain[2].segments.back()), 1);
+    const auto client = MakeClient();
+    const auto hit = Find(*client, chain);
+    PAGODA_ASSERT_OK(hit);
+    ASSERT_EQ(hit->pages.size(), 4u);
+    const auto fetch = client->StartFetch(*hit, Keys(chain), {});
+    PAGODA_ASSERT_OK(fetch);
+    if (by_layer) {
+      const auto headers = (*fetch)->WaitHeaders(kSoon);
+      PAGODA_ASSERT_OK(headers);
+      // The lookup began to load: by now the damage may be known.
+      EXPECT_TRUE(headers->size() == 2 || headers->size() == 4);
+      const absl::Status layers = (*fetch)->WaitLayer(100, kSoon);
+      EXPECT_EQ(layers.ok(), headers->size() == 2) << layers;
+    }
+    const client::FetchResult result = (*fetch)->Wait();
+    EXPECT_EQ(result.pages.size(), 2u);
+    EXPECT_FALSE(result.status.ok());
+    client->Release(hit->lease);
+    // Computed and pushed again it is whole.
+    Push({chain[2]});
+    ExpectPushed(Fetch(*client, chain), chain);
+    wire_.reset();
+    PAGODA_ASSERT_OK(daemon_.Stop());
+  }
 }
 
 // Pages leave memory, others take their slabs, and the client's maps are still good for those.
@@ -91,7 +151,7 @@ TEST_F(ShmTest, ARestartIsSurvived) {
   PAGODA_ASSERT_OK(client->WaitConnected(kSoon));
   ExpectPushed(Fetch(*client, chain), chain);  // from SSD
   ExpectPushed(Fetch(*client, chain), chain);
-  EXPECT_EQ(client->stats().shm_pages, 8);
+  EXPECT_EQ(client->stats().shm_pages, 12);
 }
 
 TEST_F(ShmTest, OffMeansGrpc) {
