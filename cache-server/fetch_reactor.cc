@@ -133,6 +133,7 @@ class FetchReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool streaming_ ABSL_GUARDED_BY(mutex_) = false;
   bool waiting_ ABSL_GUARDED_BY(mutex_) = false;  // for a segment: who brings it drives the stream
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status given_up_ ABSL_GUARDED_BY(mutex_);
 
   // Used by whoever drives the stream: the last gathering callback, then OnWriteDone().
   std::vector<ServedPage> served_;
@@ -409,11 +410,13 @@ void FetchReactor::WriteNext() {
   if (pieces_may_follow) complete = AppendPieces(writer);
   if (pieces_may_follow && !complete && !starts_left && writer.payload_bytes() == 0) {
     // Nothing to send before a segment comes, which may have happened by now.
+    absl::Status given_up;
     {
       absl::MutexLock lock(&mutex_);
-      waiting_ = true;
+      given_up = given_up_;
+      waiting_ = given_up.ok();
     }
-    return Wake();
+    return given_up.ok() ? Wake() : FinishOnce(given_up);
   }
   if (complete) AppendEnds(fields);
   writer.AppendFields(fields.SerializeAsString());
@@ -432,7 +435,11 @@ void FetchReactor::OnCancel() { GiveUp(absl::CancelledError("the call was cancel
 void FetchReactor::GiveUp(const absl::Status& status) {
   {
     absl::MutexLock lock(&mutex_);
-    if (finished_ || (streaming_ && !waiting_)) return;
+    if (finished_) return;
+    if (streaming_ && !waiting_) {
+      given_up_ = status;  // for the driver, if it comes to wait
+      return;
+    }
     finished_ = true;
   }
   DoFinish(status);

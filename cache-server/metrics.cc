@@ -287,6 +287,11 @@ void Metrics::OnShmLocated(int64_t bytes) {
   transfer_bytes_[kShm][1]->Increment(static_cast<double>(bytes));
 }
 
+void Metrics::OnShmTaken(int64_t bytes) {
+  constexpr auto kShm = static_cast<size_t>(TransferPath::kShm);
+  transfer_bytes_[kShm][0]->Increment(static_cast<double>(bytes));
+}
+
 void Metrics::OnTransferTook(TransferDirection direction, absl::Duration took) {
   transfer_seconds_[static_cast<int>(direction)]->Observe(absl::ToDoubleSeconds(took));
 }

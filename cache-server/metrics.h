@@ -109,6 +109,8 @@ class Metrics : public StoreObserver {
   void OnTransferBytes(TransferDirection direction, int64_t bytes);
   // A client was told where pages of so many bytes lie.
   void OnShmLocated(int64_t bytes);
+  // So many were taken out of a staging area.
+  void OnShmTaken(int64_t bytes);
   void OnTransferTook(TransferDirection direction, absl::Duration took);
   void OnEncoded(EncodePlace place, Precision precision, int64_t freed_bytes, absl::Duration took);
   void OnEncodeFailed(EncodeFailure failure);

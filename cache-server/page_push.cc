@@ -237,7 +237,7 @@ absl::Status PagePush::AddShared(ByteSpan bytes) {
     std::memcpy(taken.data(), bytes.data(), bytes.size());
     bytes = taken;
   }
-  context_.metrics.OnTransferBytes(TransferDirection::kIn, static_cast<int64_t>(bytes.size()));
+  context_.metrics.OnShmTaken(static_cast<int64_t>(bytes.size()));
   const uint32_t crc = Crc32c(bytes);
   if (crc != segment.crc32c) {
     return absl::DataLossError(absl::StrFormat("segment %d: checksum %08x, announced %08x",

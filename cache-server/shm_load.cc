@@ -1,6 +1,5 @@
 #include "cache-server/shm_load.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -63,7 +62,10 @@ class Loading : public TieredStore::LayerListener, public std::enable_shared_fro
 
   void OnSegment(size_t index, uint32_t segment) override {
     absl::MutexLock lock(&mutex_);
-    pages_[index].there[segment] = true;
+    Page& page = pages_[index];
+    page.there[segment] = true;
+    if (index >= promised_) return;  // not promised, or nothing is yet
+    Count(page.page->header().segments[segment], -1);
     TellLayers();
   }
 
@@ -101,11 +103,15 @@ class Loading : public TieredStore::LayerListener, public std::enable_shared_fro
       } else if (page.page != *result) {
         page.status = absl::AbortedError("the page lies elsewhere now");
       }
-      if (page.status.ok()) page.there.clear();
-      TellLayers();
     }
     if (was_unknown) Know(1);
     Finish(1);
+  }
+
+  void Count(const SegmentEntry& segment, int32_t change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const size_t end = size_t{segment.layer_begin} + segment.layer_count;
+    if (missing_.size() < end) missing_.resize(end);
+    for (size_t layer = segment.layer_begin; layer < end; ++layer) missing_[layer] += change;
   }
 
   // So many pages more are known, or known not to come. After the last: where they lie.
@@ -117,26 +123,24 @@ class Loading : public TieredStore::LayerListener, public std::enable_shared_fro
     for (const Page& page : pages_) {
       if (page.page == nullptr) break;
       known.push_back(page.page);
-      layer_count_ = std::max<uint32_t>(layer_count_, page.page->header().layer_count);
     }
-    promised_ = known.size();
-    SendPlaces(context_, *connection_, shm::Op::kLoad, tag_, known, nullptr);
-    told_ = true;
+    promised_ = SendPlaces(context_, *connection_, shm::Op::kLoad, tag_, known, nullptr);
+    for (size_t i = 0; i < promised_; ++i) {
+      const Page& page = pages_[i];
+      const PageHeader& header = page.page->header();
+      if (missing_.size() < header.layer_count) missing_.resize(header.layer_count);
+      for (size_t s = 0; s < page.there.size(); ++s) {
+        if (!page.there[s]) Count(header.segments[s], 1);
+      }
+    }
     TellLayers();
   }
 
   // Once more layers are complete over all promised pages.
   void TellLayers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!told_ || promised_ == 0) return;
-    uint32_t complete = layer_count_;
-    for (size_t i = 0; i < promised_; ++i) {
-      const Page& page = pages_[i];
-      for (size_t s = 0; s < page.there.size(); ++s) {
-        if (page.there[s]) continue;
-        complete = std::min<uint32_t>(complete, page.page->header().segments[s].layer_begin);
-      }
-    }
-    if (complete <= layers_told_) return;
+    uint32_t complete = layers_told_;
+    while (complete < missing_.size() && missing_[complete] == 0) ++complete;
+    if (complete == layers_told_) return;
     layers_told_ = complete;
     shm::Reply reply;
     reply.op = shm::Op::kLoad;
@@ -157,17 +161,17 @@ class Loading : public TieredStore::LayerListener, public std::enable_shared_fro
     reply.tag = tag_;
     reply.last = 1;
     absl::Status why;
-    for (const Page& page : pages_) {
-      why = page.status;
-      if (!why.ok()) break;
-      ++reply.outcome;
+    for (size_t i = 0; i < promised_ && why.ok(); ++i) {
+      why = pages_[i].status;
+      if (why.ok()) ++reply.outcome;
     }
+    if (why.ok() && promised_ < pages_.size()) why = pages_[promised_].status;
     reply.code = static_cast<int32_t>(why.code());
     std::string packet;
     AppendStruct(packet, reply);
     absl::StrAppend(&packet, why.message().substr(0, 4096));
     connection_->Send(std::move(packet));
-    pages_.clear();
+    for (Page& page : pages_) page.page.reset();
   }
 
   ServiceContext& context_;
@@ -180,9 +184,8 @@ class Loading : public TieredStore::LayerListener, public std::enable_shared_fro
   size_t unknown_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t unfinished_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t promised_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint32_t layer_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<int32_t> missing_ ABSL_GUARDED_BY(mutex_);  // segments of promised pages, by layer
   uint32_t layers_told_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool told_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace pagoda {
 namespace {
 
 constexpr size_t kSentenceMax = 4096;
+constexpr size_t kAnswerBytesMax = size_t{2} << 20;  // half of what a connection may have queued
 
 // One kLocate: gathers the pages, some of which may have to load, and answers once.
 class Locating : public std::enable_shared_from_this<Locating> {
@@ -120,8 +121,8 @@ absl::StatusOr<LocateTarget> ParseLocate(ServiceContext& context, const ShmConne
   return LocateTarget{token->lease, {begin, begin + request.page_count}};
 }
 
-void SendPlaces(ServiceContext& context, ShmConnection& connection, shm::Op op, uint32_t tag,
-                const std::vector<HostPagePtr>& pages, const absl::Status* end) {
+size_t SendPlaces(ServiceContext& context, ShmConnection& connection, shm::Op op, uint32_t tag,
+                  const std::vector<HostPagePtr>& pages, const absl::Status* end) {
   std::string body;
   uint32_t count = 0;
   int64_t page_bytes = 0;
@@ -144,12 +145,17 @@ void SendPlaces(ServiceContext& context, ShmConnection& connection, shm::Op op, 
     body.clear();
     count = 0;
   };
+  size_t sent = 0;
+  size_t answer_bytes = 0;
   for (const HostPagePtr& page : pages) {
     locations.clear();
     page->AppendLocations(locations);
+    const size_t bytes = sizeof(shm::Page) + locations.size() * sizeof(shm::Slab);
+    answer_bytes += bytes;
+    if (answer_bytes > kAnswerBytesMax) break;
+    ++sent;
     connection.Allow(locations);
     page_bytes += page->bytes();
-    const size_t bytes = sizeof(shm::Page) + locations.size() * sizeof(shm::Slab);
     if (sizeof(shm::Reply) + body.size() + bytes > shm::kPacketBytesMax) flush(nullptr);
     AppendStruct(body, shm::Page{static_cast<uint32_t>(locations.size()),
                                  static_cast<uint32_t>(v1::TIER_HOST)});
@@ -159,8 +165,10 @@ void SendPlaces(ServiceContext& context, ShmConnection& connection, shm::Op op, 
     ++count;
   }
   if (sizeof(shm::Reply) + body.size() + kSentenceMax > shm::kPacketBytesMax) flush(nullptr);
-  flush(end);
+  const absl::Status cut = absl::ResourceExhaustedError("more pages than fit an answer");
+  flush(end != nullptr && sent < pages.size() ? &cut : end);
   context.metrics.OnShmLocated(page_bytes);
+  return sent;
 }
 
 void LocatePages(ServiceContext& context, std::shared_ptr<ShmConnection> connection,

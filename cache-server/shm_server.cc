@@ -168,11 +168,11 @@ class ShmServerImpl : public ShmServer {
     if (bytes.size() != sizeof(request)) return false;
     switch (request.op) {
       case shm::Op::kLocate:
-        if (connection->locating().load(std::memory_order_relaxed) >= kLocatingMax) return false;
+        if (TooMany(*connection, request)) return true;
         LocatePages(context_, connection, request);
         return true;
       case shm::Op::kLoad:
-        if (connection->locating().load(std::memory_order_relaxed) >= kLocatingMax) return false;
+        if (TooMany(*connection, request)) return true;
         LoadPages(context_, connection, request);
         return true;
       case shm::Op::kOpen:
@@ -185,6 +185,14 @@ class ShmServerImpl : public ShmServer {
         break;
     }
     return false;
+  }
+
+  // A client that has given up on its earlier requests may still have them here.
+  static bool TooMany(ShmConnection& connection, const shm::Request& request) {
+    if (connection.locating().load(std::memory_order_relaxed) < kLocatingMax) return false;
+    connection.SendStatus(request.op, request.tag,
+                          absl::ResourceExhaustedError("too many requests wait for pages"));
+    return true;
   }
 
   bool Introduce(const std::shared_ptr<ShmConnection>& connection, const SessionId& session) {

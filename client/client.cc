@@ -20,7 +20,6 @@
 #include "client/shm_channel.h"
 #include "client/shm_fetch.h"
 #include "client/shm_push.h"
-#include "proto/shm_protocol.h"
 #include "proto/wire.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
@@ -91,7 +90,7 @@ class ClientImpl : public Client {
     std::string session_id;
     Identity identity;
     std::shared_ptr<ShmChannel> shm;        // null: not on this machine, or broken
-    std::shared_ptr<ShmChannel> shm_loads;  // for pages that come up from SSD; null with `shm`
+    std::shared_ptr<ShmChannel> shm_loads;  // for pages that come up from SSD; null: not possible
     std::string shm_path;                   // of the daemon's socket; empty: none
   };
   // Pages of a lease that the caller wants.
@@ -139,6 +138,7 @@ class ClientImpl : public Client {
   const ClientOptions options_;
   const std::shared_ptr<grpc::Channel> control_channel_;
   const std::unique_ptr<v1::Cache::Stub> stub_;
+  const std::shared_ptr<grpc::Channel> data_channel_;
   const std::unique_ptr<grpc::GenericStub> data_stub_;
 
   // Guarded by mutex_. Locked before a Session's own mutex; no RPC is made while it is held.
@@ -170,7 +170,8 @@ ClientImpl::ClientImpl(ClientOptions options)
     : options_(std::move(options)),
       control_channel_(MakeControlChannel(options_.target)),
       stub_(v1::Cache::NewStub(control_channel_)),
-      data_stub_(std::make_unique<grpc::GenericStub>(MakeDataChannel(options_.target))),
+      data_channel_(MakeDataChannel(options_.target)),
+      data_stub_(std::make_unique<grpc::GenericStub>(data_channel_)),
       last_error_(absl::UnavailableError("not connected yet")),
       thread_([this] { Run(); }) {}
 
@@ -212,6 +213,9 @@ void ClientImpl::Run() {
       absl::MutexLock lock(&mutex_);
       mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kTick);
       if (stopping_) return;
+      const absl::Duration now = SystemClock().Monotonic();
+      std::erase_if(located_,
+                    [now](const auto& entry) { return entry.second.pages->lease_until() < now; });
       const auto first_ended = std::partition(
           shm_pushes_.begin(), shm_pushes_.end(),
           [](const auto& channel) { return !channel->broken() || channel.use_count() > 1; });
@@ -295,6 +299,8 @@ absl::Status ClientImpl::Connect() {
     session->Cancel();
     return id.status();
   }
+  // Now, while the daemon takes connections: what shared memory cannot do goes this way.
+  (void)data_channel_->GetState(/*try_to_connect=*/true);
   Shm shm = ConnectShm(server, *id);
   absl::MutexLock lock(&mutex_);
   if (server_.has_value()) ++stats_.reconnects;
@@ -383,9 +389,9 @@ absl::StatusOr<ClientImpl::Connection> ClientImpl::Current() const {
     return absl::UnavailableError(absl::StrCat("no session: ", last_error_.message()));
   }
   Connection connection{session_id_, server_->identity, nullptr, nullptr, shm_.path};
-  if (shm_.channel != nullptr && !shm_.channel->broken() && !shm_.loads->broken()) {
+  if (shm_.channel != nullptr && !shm_.channel->broken()) {
     connection.shm = shm_.channel;
-    connection.shm_loads = shm_.loads;
+    if (!shm_.loads->broken()) connection.shm_loads = shm_.loads;
   }
   return connection;
 }
@@ -531,9 +537,6 @@ absl::StatusOr<std::unique_ptr<ShmView>> ClientImpl::LocatePages(const LookupRes
                                                         .timeout = timeout}));
   absl::MutexLock lock(&mutex_);
   if (located->size() == count && session_id_ == pages.connection.session_id) {
-    const absl::Duration now = SystemClock().Monotonic();
-    std::erase_if(located_,
-                  [now](const auto& entry) { return entry.second.pages->lease_until() < now; });
     if (located_.size() < kLocatedMax) located_[hit.lease] = {pages.begin, located};
   }
   return std::make_unique<ShmView>(std::move(located), 0, pages.count);
@@ -570,6 +573,7 @@ std::unique_ptr<PageFetch> ClientImpl::StartShmFetch(const LookupResult& hit,
 
 std::unique_ptr<PageFetch> ClientImpl::StartShmLoad(const LookupResult& hit, const Pages& pages,
                                                     const FetchOptions& options) {
+  if (pages.connection.shm_loads == nullptr) return nullptr;
   absl::StatusOr<std::unique_ptr<ShmLoad>> load =
       pages.connection.shm_loads->Load({.lease = hit.lease,
                                         .lease_until = hit.lease_until,
@@ -769,27 +773,6 @@ std::future<absl::StatusOr<FetchResult>> Client::FetchAsync(const LookupResult& 
 }
 
 absl::string_view PageTierName(PageTier tier) { return TierName(static_cast<v1::Tier>(tier)); }
-
-absl::Status ClientOptions::Validate() const {
-  if (target.empty()) {
-    return absl::InvalidArgumentError("client: target is empty; use host:port or unix:/path");
-  }
-  if (page_tokens == 0) return absl::InvalidArgumentError("client: page_tokens is 0");
-  if (connect_timeout <= absl::ZeroDuration() || control_timeout <= absl::ZeroDuration() ||
-      transfer_timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("client: every timeout must be positive");
-  }
-  if (push_staging_bytes < 0 || push_staging_bytes % 4096 != 0 ||
-      push_staging_bytes > static_cast<int64_t>(shm::kStagingBytesMax)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("client: push_staging_bytes is %d; 0 to %d, whole pages of 4096",
-                        push_staging_bytes, shm::kStagingBytesMax));
-  }
-  if (push_queue_bytes_max <= 0) {
-    return absl::InvalidArgumentError("client: push_queue_bytes_max must be positive");
-  }
-  return model.has_value() ? ValidateModelSpec(*model) : absl::OkStatus();
-}
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
   PAGODA_RETURN_IF_ERROR(options.Validate());

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "client/client.h"
 
 namespace pagoda::client {
@@ -52,7 +54,14 @@ class CombinedFetch : public PageFetch {
     FetchResult result = source_->Wait();
     const auto done = static_cast<uint32_t>(result.pages.size());
     if (done < page_count_ && rest_ != nullptr && !cancelled_.load()) {
-      FetchResult rest = rest_(done)->Wait();
+      PageFetch* more = nullptr;
+      {
+        absl::MutexLock lock(&mutex_);
+        more_ = rest_(done);
+        more = more_.get();
+      }
+      if (cancelled_.load()) more->Cancel();
+      FetchResult rest = more->Wait();
       result.status = std::move(rest.status);
       result.bytes += rest.bytes;
       for (FetchedPage& page : rest.pages) result.pages.push_back(std::move(page));
@@ -63,6 +72,8 @@ class CombinedFetch : public PageFetch {
   void Cancel() override {
     cancelled_.store(true);
     source_->Cancel();
+    absl::MutexLock lock(&mutex_);
+    if (more_ != nullptr) more_->Cancel();
   }
 
  private:
@@ -71,6 +82,8 @@ class CombinedFetch : public PageFetch {
   const Rest rest_;
   const OnEnd on_end_;
   std::atomic<bool> cancelled_{false};
+  absl::Mutex mutex_;
+  std::unique_ptr<PageFetch> more_ ABSL_GUARDED_BY(mutex_);  // stays once it is there
 };
 
 }  // namespace pagoda::client

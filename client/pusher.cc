@@ -64,10 +64,12 @@ class PusherImpl : public Pusher {
             "push: one checksum for each segment, at least one segment");
       }
       const int64_t bytes = BytesOf(item);
+      if (bytes == 0) return absl::InvalidArgumentError("push: a page without bytes");
       std::shared_ptr<PushStream> over_grpc;
       {
         absl::MutexLock lock(&mutex);
-        over_grpc = stream;
+        // Not before those that are to follow there from shared memory.
+        if (shm_pages == 0) over_grpc = stream;
         if (over_grpc == nullptr) {
           if (shm_bytes + bytes > config.queue_bytes_max) {
             return absl::ResourceExhaustedError(absl::StrCat(

@@ -23,6 +23,7 @@
 namespace pagoda::client {
 namespace {
 
+constexpr size_t kSentenceMax = 4096;
 constexpr size_t kAsideMax = 4096;  // one for each layer, and the end
 constexpr absl::Duration kTurnWait = absl::Milliseconds(20);
 constexpr absl::Duration kMapIdle = absl::Seconds(30);  // the daemon may have given up that memory
@@ -151,7 +152,10 @@ class ShmChannelImpl : public ShmChannel, public std::enable_shared_from_this<Sh
       if (!reader.Take(reply))
         return Break(absl::DataLossError("shm: an answer that is too short"));
       const bool wanted = reply.tag == tag && reply.op == op;
-      if (!wanted && load_tag_ == reply.tag && aside_.size() < kAsideMax) {
+      if (!wanted && load_tag_ == reply.tag) {
+        if (reply.pages > 0 || reader.rest().size() > kSentenceMax || aside_.size() >= kAsideMax) {
+          return Break(absl::DataLossError("shm: more about a load than there can be"));
+        }
         aside_.push_back({reply, std::string(reader.rest())});
         continue;
       }

@@ -30,10 +30,9 @@ class ShmPageFetch : public PageFetch {
 
   absl::Status WaitLayer(uint32_t layer, absl::Duration timeout) override {
     Begin();
-    const size_t promised = pages_.size();
-    if (load_ != nullptr) PAGODA_RETURN_IF_ERROR(load_->WaitLayer(layer, promised, timeout));
+    if (load_ != nullptr) PAGODA_RETURN_IF_ERROR(load_->WaitLayer(layer, promised_, timeout));
     CopyUpTo(layer);
-    return pages_.size() == promised ? absl::OkStatus() : status_;
+    return pages_.size() == promised_ ? absl::OkStatus() : status_;
   }
 
   FetchResult Wait() override {
@@ -67,6 +66,7 @@ class ShmPageFetch : public PageFetch {
       absl::StatusOr<Copying> page = BeginPage(i);
       if (page.ok()) {
         pages_.push_back(*std::move(page));
+        promised_ = pages_.size();
         continue;
       }
       status_ = page.status();
@@ -132,6 +132,7 @@ class ShmPageFetch : public PageFetch {
   std::atomic<bool> cancelled_{false};  // relaxed: noticed between pages
   bool begun_ = false;
   std::vector<Copying> pages_;
+  size_t promised_ = 0;  // of them, at the beginning
   absl::Status status_;  // why pages_ are fewer than asked
 };
 

@@ -366,19 +366,27 @@ class ShmPushChannelImpl : public ShmPushChannel {
   void End(const absl::Status& status) {
     broken_.store(true, std::memory_order_relaxed);
     ::shutdown(socket_.get(), SHUT_RDWR);
-    std::deque<Queued> queue;
     bool stopping;
     {
       absl::MutexLock lock(&mutex_);
-      over_ = true;
       stopping = stopping_;
-      queue.swap(queue_);
       area_.reset();
     }
-    // In the order in which they were pushed: they may go on over gRPC.
+    // In the order in which they were pushed: they may go on over gRPC. What is pushed meanwhile
+    // queues behind them.
     if (ready_.has_value()) named_.push_back(*std::move(ready_));
     for (Named& named : named_) Answer(named.queued, status, !stopping);
-    for (Queued& queued : queue) Answer(queued, status, !stopping);
+    while (true) {
+      Queued next;
+      {
+        absl::MutexLock lock(&mutex_);
+        over_ = queue_.empty();
+        if (over_) break;
+        next = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      Answer(next, status, !stopping);
+    }
     named_.clear();
   }
 

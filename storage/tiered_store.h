@@ -339,7 +339,9 @@ class TieredStore {
     absl::Duration deadline;  // then who waits is answered, and who comes is refused
     bool demanded = false;    // by a request; else only by prefetch, and then it may not evict
     Precision at_least = Precision::kNone;  // a lower form in memory is not the answer
-    std::shared_ptr<LayerTeller> teller;    // of a load by layers: who comes later hears it, too
+    // When a read of its group last ended, of a load by layers: while it goes on nobody is late.
+    std::shared_ptr<const std::atomic<int64_t>> progress_ns;
+    std::shared_ptr<LayerTeller> teller;  // of a load by layers: who comes later hears it, too
     prefetch::PageId prefetched = prefetch::kNoPage;
     int64_t reserved_bytes = 0;  // of the room that prefetch keeps for it
   };
@@ -450,7 +452,12 @@ class TieredStore {
   void NoteBreaker(Aftermath& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Every demotion_period: late loads, hanging work, lost pages, probes.
   void CheckSsd() ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<LoadCallback> TakeLateLoads(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  struct LateLoads {
+    std::vector<std::shared_ptr<LayerTeller>> tellers;  // to be silent before waiters hear
+    std::vector<LoadCallback> waiters;
+  };
+  LateLoads TakeLateLoads(absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void Silence(const std::vector<std::shared_ptr<LayerTeller>>& tellers);
   void ProbeDisk(policy::CircuitBreaker::Epoch epoch) ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetLost(const RecordKey& key) ABSL_LOCKS_EXCLUDED(mutex_);
   // tiered_store_prefetch.cc

@@ -94,24 +94,36 @@ void TieredStore::NoteBreaker(Aftermath& after) {
       });
 }
 
-std::vector<TieredStore::LoadCallback> TieredStore::TakeLateLoads(absl::Duration now) {
-  std::vector<LoadCallback> late;
+TieredStore::LateLoads TieredStore::TakeLateLoads(absl::Duration now) {
+  LateLoads late;
   while (!load_deadlines_.empty() && load_deadlines_.front().first <= now) {
     const auto [deadline, key] = load_deadlines_.front();
     load_deadlines_.pop_front();
     const auto it = loads_.find(key);
     if (it == loads_.end() || it->second.deadline != deadline) continue;  // it has ended
-    for (LoadCallback& waiter : it->second.waiters) late.push_back(std::move(waiter));
-    it->second.waiters.clear();
+    Load& load = it->second;
+    if (load.progress_ns != nullptr) {
+      const absl::Duration alive_until =
+          absl::Nanoseconds(load.progress_ns->load(std::memory_order_relaxed)) +
+          options_.load_timeout;
+      if (alive_until > now) {
+        load.deadline = alive_until;
+        load_deadlines_.emplace_back(alive_until, key);
+        continue;
+      }
+    }
+    if (load.teller != nullptr) late.tellers.push_back(load.teller);
+    for (LoadCallback& waiter : load.waiters) late.waiters.push_back(std::move(waiter));
+    load.waiters.clear();
   }
-  counters_.loads_late += static_cast<int64_t>(late.size());
+  counters_.loads_late += static_cast<int64_t>(late.waiters.size());
   return late;
 }
 
 void TieredStore::CheckSsd() {
   if (ssd_ == nullptr) return;
   Aftermath after;
-  std::vector<LoadCallback> late;
+  LateLoads late;
   const std::vector<RecordKey> lost = ssd_->TakeLost();
   const int64_t flush_failures = ssd_->flush_failure_count();
   {
@@ -139,8 +151,9 @@ void TieredStore::CheckSsd() {
     }
   }
   Finish(after);
-  if (!late.empty()) observer_->OnLoadsLate(static_cast<int64_t>(late.size()));
-  for (const LoadCallback& waiter : late) {
+  if (!late.waiters.empty()) observer_->OnLoadsLate(static_cast<int64_t>(late.waiters.size()));
+  Silence(late.tellers);
+  for (const LoadCallback& waiter : late.waiters) {
     waiter(absl::UnavailableError(absl::StrCat("ssd: the read has not ended after ",
                                                absl::FormatDuration(options_.load_timeout))));
   }

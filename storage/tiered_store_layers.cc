@@ -79,6 +79,9 @@ struct TieredStore::LayerLoad {
 
 struct TieredStore::LayerGroup {
   std::vector<LayerLoad> loads;  // constant size once it runs
+  // When a read last ended; relaxed: a time, nothing hangs on its order.
+  const std::shared_ptr<std::atomic<int64_t>> progress_ns =
+      std::make_shared<std::atomic<int64_t>>();
 
   absl::Mutex mutex;
   size_t next_load ABSL_GUARDED_BY(mutex) = 0;  // to be opened
@@ -92,6 +95,8 @@ void TieredStore::LoadLeasedByLayer(absl::string_view session_id, LeaseId id,
                                     absl::Span<const LayerPage> pages,
                                     std::shared_ptr<LayerListener> listener) {
   auto group = std::make_shared<LayerGroup>();
+  group->progress_ns->store(absl::ToInt64Nanoseconds(clock_.Monotonic()),
+                            std::memory_order_relaxed);
   struct Joined {
     std::shared_ptr<LayerTeller> teller;
     size_t index;
@@ -130,6 +135,7 @@ void TieredStore::LoadLeasedByLayer(absl::string_view session_id, LeaseId id,
           load_deadlines_.emplace_back(begun.deadline, page.key);
           ++counters_.loads_started;
           begun.teller = std::make_shared<LayerTeller>();
+          begun.progress_ns = group->progress_ns;
           LayerLoad& load = group->loads.emplace_back();
           load.key = page.key;
           load.teller = begun.teller;
@@ -153,11 +159,12 @@ void TieredStore::LoadLeasedByLayer(absl::string_view session_id, LeaseId id,
   while (runs < wanted && loader_->TryPush([this, group] { RunLayerGroup(*group); })) ++runs;
   if (runs == 0) {
     for (const LayerLoad& load : group->loads) {
+      load.teller->End();
       {
         absl::MutexLock lock(&mutex_);
+        if (!loads_.contains(load.key)) continue;  // answered by a shutdown
         ++counters_.load_queue_refusals;
       }
-      load.teller->End();
       EndLoad(load.key, absl::ResourceExhaustedError("ssd: the queue of loads is full"));
     }
   }
@@ -194,6 +201,7 @@ void TieredStore::OpenLayerLoad(LayerGroup& group, LayerLoad& load) {
   }
   const absl::Status status = StageLayerLoad(load);
   EndWork(load.work, status);
+  group.progress_ns->store(absl::ToInt64Nanoseconds(clock_.Monotonic()), std::memory_order_relaxed);
   if (!status.ok()) return EndLayerLoad(load, status);
   load.teller->Begin(load.page);
   const auto which = static_cast<size_t>(&load - group.loads.data());
@@ -233,6 +241,8 @@ void TieredStore::ReadLayerSegment(LayerGroup& group, LayerLoad& load, uint32_t 
     const MutableByteSpan target = load.targets[segment];
     status = load.reader->ReadSegment(segment, target);
     EndWork(work, status);
+    group.progress_ns->store(absl::ToInt64Nanoseconds(clock_.Monotonic()),
+                             std::memory_order_relaxed);
     observer_->OnSsdRead(clock_.Monotonic() - start, static_cast<int64_t>(target.size()),
                          status.ok());
     if (status.ok()) load.teller->There(segment);
@@ -244,6 +254,10 @@ void TieredStore::ReadLayerSegment(LayerGroup& group, LayerLoad& load, uint32_t 
     status = group.statuses[which];
   }
   EndLayerLoad(load, status);
+}
+
+void TieredStore::Silence(const std::vector<std::shared_ptr<LayerTeller>>& tellers) {
+  for (const std::shared_ptr<LayerTeller>& teller : tellers) teller->End();
 }
 
 void TieredStore::EndWork(uint64_t work, const absl::Status& status) {

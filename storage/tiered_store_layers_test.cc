@@ -28,6 +28,7 @@ class Listener : public TieredStore::LayerListener {
     {
       absl::MutexLock lock(&mutex_);
       ASSERT_TRUE(begun_.contains(index));
+      EXPECT_FALSE(done_.contains(index));
       const HostPagePtr& page = begun_[index];
       EXPECT_EQ(std::string(AsText(page->segment(segment))),
                 SegmentBytes(pages_[index], page->header(), segment));
@@ -190,6 +191,27 @@ TEST_F(TieredStoreLayersTest, OthersJoinAndWhatIsThereIsAnsweredAtOnce) {
   EXPECT_EQ(listener->segments().count(0), 0u);
   for (const auto& [index, page] : listener->done()) PAGODA_EXPECT_OK(page);
   EXPECT_EQ(store_->Stats().counters.loads_joined, 1);
+}
+
+// Who was told that a page is late hears nothing more of it.
+TEST_F(TieredStoreLayersTest, LatePagesAreAnsweredOnceAndSilent) {
+  options_.loader_threads = 1;
+  const std::vector<TestPage> chain = TestChain(6);
+  OpenWith(chain);
+  std::atomic<bool> late{false};
+  const auto listener = LoadAll(chain, [&](size_t, uint32_t) {
+    if (late.exchange(true)) return;
+    clock_.Advance(2 * options_.load_timeout);  // a read that took that long
+    absl::SleepFor(absl::Milliseconds(100));
+  });
+  ASSERT_TRUE(listener->WaitAll());
+  EXPECT_TRUE(Eventually([&] { return store_->Stats().counters.loads_late > 0; }));
+  // They come up all the same, for who asks next.
+  for (const TestPage& page : chain) {
+    EXPECT_TRUE(Eventually([&] { return Get(page) != nullptr; }));
+  }
+  listener->Forget();
+  ExpectExact();
 }
 
 TEST_F(TieredStoreLayersTest, FullQueuesAndShutdownAnswerEveryPage) {

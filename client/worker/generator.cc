@@ -64,8 +64,10 @@ absl::StatusOr<GenerateResult> Generator::Generate(absl::Span<const uint32_t> pr
   result.prompt_tokens = static_cast<int64_t>(prompt_ids.size());
   const FinishAtExit finish(options.cache);
   absl::Status prefilled = LoadAndPrefill(request, options.load_by_layer, &result);
+  // Declared after the sequence: what still comes ends before its memory does.
   if (!prefilled.ok() && result.hit.layers != nullptr) {
     // Pages were lost on their way, under what was computed over them.
+    result.hit.layers.reset();  // nobody writes into the sequence's memory any more
     options.cache->Finish();
     PAGODA_ASSIGN_OR_RETURN(sequence, make_sequence());
     prefilled = LoadAndPrefill(request, /*by_layer=*/false, &result);

@@ -91,7 +91,7 @@ PageBuffer KvSequence::NewPage(int64_t page_index, Precision precision) const {
       MakePageHeader(shape_, rope_theta_, page_index, precision, options_.k_lo_layers));
 }
 
-absl::Status KvSequence::AppendLoaded(PageBuffer page, Precision fidelity) {
+absl::Status KvSequence::AppendLoaded(PageBuffer&& page, Precision fidelity) {
   PAGODA_CHECK(token_count_ % page_tokens() == 0);
   const int64_t index = full_page_count();
   const uint64_t expected_position = static_cast<uint64_t>(token_count_);
@@ -114,13 +114,21 @@ absl::Status KvSequence::AppendLoaded(PageBuffer page, Precision fidelity) {
   Page loaded;
   loaded.fidelity = fidelity;
   auto buffer = std::make_unique<PageBuffer>(std::move(page));
+  absl::Status status;
   if (precision == Precision::kRaw16) {
-    PAGODA_ASSIGN_OR_RETURN(
-        loaded.raw_view,
-        kernels::PageView::Make(shape_, buffer->header(), buffer->segments(), Precision::kRaw16));
-    loaded.raw = std::move(buffer);
+    absl::StatusOr<kernels::PageView> view =
+        kernels::PageView::Make(shape_, buffer->header(), buffer->segments(), Precision::kRaw16);
+    status = view.status();
+    if (status.ok()) {
+      loaded.raw_view = *std::move(view);
+      loaded.raw = std::move(buffer);
+    }
   } else {
-    PAGODA_RETURN_IF_ERROR(SetEncoded(loaded, std::move(buffer)));
+    status = SetEncoded(loaded, buffer);
+  }
+  if (!status.ok()) {
+    page = std::move(*buffer);
+    return status;
   }
   pages_.resize(index);  // drops memory prepared for this page
   pages_.push_back(std::move(loaded));
@@ -128,7 +136,7 @@ absl::Status KvSequence::AppendLoaded(PageBuffer page, Precision fidelity) {
   return absl::OkStatus();
 }
 
-absl::Status KvSequence::SetEncoded(Page& page, std::unique_ptr<PageBuffer> encoded) {
+absl::Status KvSequence::SetEncoded(Page& page, std::unique_ptr<PageBuffer>& encoded) {
   PAGODA_ASSIGN_OR_RETURN(
       kernels::PageView full,
       kernels::PageView::Make(shape_, encoded->header(), encoded->segments(), Precision::kQ8));
@@ -202,7 +210,7 @@ void KvSequence::EncodeHere(Page& page) {
     page.codes_cannot_hold = true;
     return;
   }
-  PAGODA_CHECK(SetEncoded(page, std::move(encoded)).ok());
+  PAGODA_CHECK(SetEncoded(page, encoded).ok());
 }
 
 void KvSequence::CutPages(int64_t page_count, ThreadPool& pool) {
@@ -253,7 +261,8 @@ void KvSequence::FreeLo(int64_t page_count) {
     if (!lower.ok() || lower->planes == page.encoded->header().planes) continue;
     absl::StatusOr<PageBuffer> cut = page.encoded->CutTo(options_.precision, KLoLayers());
     if (!cut.ok()) continue;
-    PAGODA_CHECK(SetEncoded(page, std::make_unique<PageBuffer>(*std::move(cut))).ok());
+    auto lower_page = std::make_unique<PageBuffer>(*std::move(cut));
+    PAGODA_CHECK(SetEncoded(page, lower_page).ok());
   }
 }
 

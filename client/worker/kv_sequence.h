@@ -83,7 +83,8 @@ class KvSequence {
   // precision, of a shape or tables that cannot be read, lacks K lo in a layer of the profile, or
   // when its fidelity is below the
   // sequence's precision; the sequence is unchanged then. REQUIRES: a whole number of pages so far.
-  absl::Status AppendLoaded(PageBuffer page, Precision fidelity);
+  // On error the page stays the caller's: others may still write into it.
+  absl::Status AppendLoaded(PageBuffer&& page, Precision fidelity);
 
   // ---- Writing
   // Before queries of pages [first, last] are computed: makes raw memory for those pages, encodes
@@ -156,7 +157,7 @@ class KvSequence {
   int64_t PagesBefore(int64_t query_page, int64_t recent_tokens) const;
   const kernels::PageView& ViewFor(int64_t page_index, int64_t query_page) const;
   Precision FidelityOf(int64_t query_page) const;
-  absl::Status SetEncoded(Page& page, std::unique_ptr<PageBuffer> encoded);
+  absl::Status SetEncoded(Page& page, std::unique_ptr<PageBuffer>& encoded);  // taken if well
   void EncodePages(int64_t page_count, ThreadPool& pool);
   void EncodeHere(Page& page);
   void CutPages(int64_t page_count, ThreadPool& pool);

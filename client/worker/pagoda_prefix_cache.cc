@@ -48,9 +48,10 @@ class LayeredPages : public LayerSource {
     promised_ = headers.size();
     return absl::OkStatus();
   }
-  // REQUIRES: WaitHeaders(). Pages that Take() gives, by index.
+  // REQUIRES: WaitHeaders(). Pages to be taken, by index; one that is not stays as long as bytes
+  // may come for it.
   size_t promised() const { return promised_; }
-  PageBuffer Take(size_t index) { return *std::move(buffers_[index]); }
+  PageBuffer& page(size_t index) { return *buffers_[index]; }
 
   absl::Status WaitLayer(int32_t layer) override {
     if (!status_.ok() || fetch_ == nullptr) return status_;
@@ -177,7 +178,7 @@ bool PagodaPrefixCache::FetchPages(const client::LookupResult& hit, int64_t begi
     // Where the lookup found it: by now everything is in the daemon's memory.
     const client::PageTier tier = hit.pages[static_cast<size_t>(index++)].tier;
     PageBuffer buffer(std::move(page.header), std::move(page.segments));
-    if (!Append(std::move(buffer), tier, sequence, result)) return false;
+    if (!Append(buffer, tier, sequence, result)) return false;
   }
   if (!fetched->status.ok()) {
     Note(fetched->status);
@@ -208,9 +209,9 @@ PrefixHit PagodaPrefixCache::LoadLayers(int64_t usable_pages, const client::Look
   bool whole = false;  // whether somebody reads the bytes before attention does
   bool appended = true;
   for (size_t i = 0; i < pages->promised() && appended; ++i) {
-    PageBuffer buffer = pages->Take(i);
+    PageBuffer& buffer = pages->page(i);
     whole = whole || PrecisionOf(buffer.header().planes) != precision;
-    appended = Append(std::move(buffer), hit.pages[i].tier, sequence, result);
+    appended = Append(buffer, hit.pages[i].tier, sequence, result);
   }
   if (appended && static_cast<int64_t>(pages->promised()) == count) {
     FetchPages(hit, count, usable_pages, Precision::kNone, sequence, result);
@@ -220,7 +221,7 @@ PrefixHit PagodaPrefixCache::LoadLayers(int64_t usable_pages, const client::Look
   return result;
 }
 
-bool PagodaPrefixCache::Append(PageBuffer page, client::PageTier tier, KvSequence& sequence,
+bool PagodaPrefixCache::Append(PageBuffer& page, client::PageTier tier, KvSequence& sequence,
                                PrefixHit& result) {
   const int64_t index = sequence.full_page_count();
   const Precision precision = PrecisionOf(page.header().planes);

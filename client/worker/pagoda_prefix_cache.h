@@ -46,7 +46,8 @@ class PagodaPrefixCache : public PrefixCache {
   // Appends pages [begin, end), fetched as `at_most` says. False: one of them is not there.
   bool FetchPages(const client::LookupResult& hit, int64_t begin, int64_t end, Precision at_most,
                   KvSequence& sequence, PrefixHit& result);
-  bool Append(PageBuffer page, client::PageTier tier, KvSequence& sequence, PrefixHit& result);
+  // False: it is no page for this sequence, and stays with the caller.
+  bool Append(PageBuffer& page, client::PageTier tier, KvSequence& sequence, PrefixHit& result);
   client::LookupQuery QueryFor(const KvSequence& sequence, absl::Span<const PageKey> keys) const;
   void Note(absl::Status status);
 

@@ -1,0 +1,28 @@
+#include "absl/strings/str_format.h"
+#include "client/client.h"
+#include "proto/shm_protocol.h"
+
+namespace pagoda::client {
+
+absl::Status ClientOptions::Validate() const {
+  if (target.empty()) {
+    return absl::InvalidArgumentError("client: target is empty; use host:port or unix:/path");
+  }
+  if (page_tokens == 0) return absl::InvalidArgumentError("client: page_tokens is 0");
+  if (connect_timeout <= absl::ZeroDuration() || control_timeout <= absl::ZeroDuration() ||
+      transfer_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("client: every timeout must be positive");
+  }
+  if (push_staging_bytes < 0 || push_staging_bytes % 4096 != 0 ||
+      push_staging_bytes > static_cast<int64_t>(shm::kStagingBytesMax)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("client: push_staging_bytes is %d; 0 to %d, whole pages of 4096",
+                        push_staging_bytes, shm::kStagingBytesMax));
+  }
+  if (push_queue_bytes_max <= 0) {
+    return absl::InvalidArgumentError("client: push_queue_bytes_max must be positive");
+  }
+  return model.has_value() ? ValidateModelSpec(*model) : absl::OkStatus();
+}
+
+}  // namespace pagoda::client
