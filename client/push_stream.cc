@@ -65,8 +65,9 @@ absl::Status PushStream::Push(PushItem item) {
 
 absl::Status PushStream::Flush(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
-  const auto settled = [this]()
-                           ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return pages_.empty() || ended_; };
+  const auto settled = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return (pages_.empty() && calling_back_ == 0) || ended_;
+  };
   if (!mutex_.AwaitWithTimeout(absl::Condition(&settled), timeout)) {
     return absl::DeadlineExceededError(absl::StrCat(pages_.size(), " pushed pages unanswered"));
   }
@@ -158,6 +159,7 @@ void PushStream::OnReadDone(bool ok) {
       pages_.pop_front();
       --written_;
       queued_bytes_ -= page.bytes;
+      ++calling_back_;
       if (!pages_.empty()) pages_.front().since = SystemClock().Monotonic();
     }
   }
@@ -170,6 +172,10 @@ void PushStream::OnReadDone(bool ok) {
     } else {
       callback_(page.item.key, static_cast<PushOutcome>(response.outcome() - 1));
     }
+  }
+  if (page.bytes != 0) {
+    absl::MutexLock lock(&mutex_);
+    --calling_back_;
   }
   StartRead(&answer_);
 }
