@@ -111,6 +111,8 @@ class FetchReactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Whether that segment can be sent, must be passed over, or is waited for.
   enum class Segment { kThere, kLost, kComing };
   Segment StateOf(const SegmentOrder& at) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Every page that is sent stands in memory, or does not come: only then the answer ends.
+  bool AllOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AppendPieces(PieceMessageWriter& writer) ABSL_LOCKS_EXCLUDED(mutex_);
   void Wake() ABSL_LOCKS_EXCLUDED(mutex_);
   void AppendEnds(v1::FetchResponse& fields);
@@ -244,10 +246,18 @@ void FetchReactor::OnDone(size_t index, absl::StatusOr<HostPagePtr> page) {
 void FetchReactor::Wake() {
   {
     absl::MutexLock lock(&mutex_);
-    if (!waiting_ || finished_ || StateOf(order_[next_segment_]) == Segment::kComing) return;
+    if (!waiting_ || finished_) return;
+    const bool all_sent = next_segment_ == order_.size();
+    if (all_sent ? !AllOver() : StateOf(order_[next_segment_]) == Segment::kComing) return;
     waiting_ = false;
   }
   WriteNext();
+}
+
+bool FetchReactor::AllOver() const {
+  return std::all_of(filling_.begin(), filling_.end(), [this](const auto& entry) {
+    return entry.first >= served_.size() || entry.second.over;
+  });
 }
 
 FetchReactor::Segment FetchReactor::StateOf(const SegmentOrder& at) const {
@@ -407,7 +417,10 @@ void FetchReactor::WriteNext() {
   const bool starts_left = next_start_ < served_.size();
   const bool pieces_may_follow = AppendStarts(fields);
   bool complete = false;
-  if (pieces_may_follow) complete = AppendPieces(writer);
+  if (pieces_may_follow && AppendPieces(writer)) {
+    absl::MutexLock lock(&mutex_);
+    complete = AllOver();
+  }
   if (pieces_may_follow && !complete && !starts_left && writer.payload_bytes() == 0) {
     // Nothing to send before a segment comes, which may have happened by now.
     absl::Status given_up;
