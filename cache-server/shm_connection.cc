@@ -33,9 +33,20 @@ void ShmConnection::SendStatus(shm::Op op, uint32_t tag, const absl::Status& sta
   reply.code = static_cast<int32_t>(status.code());
   reply.last = 1;
   std::string packet;
-  AppendStruct(packet, reply);
+  shm::AppendStruct(packet, reply);
   absl::StrAppend(&packet, status.message().substr(0, kSentenceMax));
   Send(std::move(packet));
+}
+
+void ShmConnection::SendMemory(shm::Op op, uint32_t tag, const shm::Memory& memory, UniqueFd fd) {
+  shm::Reply reply;
+  reply.op = op;
+  reply.tag = tag;
+  reply.last = 1;
+  std::string packet;
+  shm::AppendStruct(packet, reply);
+  shm::AppendStruct(packet, memory);
+  Send(std::move(packet), std::move(fd));
 }
 
 void ShmConnection::OnWritable() {

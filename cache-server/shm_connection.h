@@ -24,12 +24,6 @@
 
 namespace pagoda {
 
-// The bytes of a struct, after those that are there.
-template <typename T>
-void AppendStruct(std::string& bytes, const T& value) {
-  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
 class ShmConnection : public SessionStream {
  public:
   // `epoll` watches `fd`, and outlives this.
@@ -46,6 +40,8 @@ class ShmConnection : public SessionStream {
   void Send(std::string bytes, UniqueFd along = UniqueFd()) ABSL_LOCKS_EXCLUDED(mutex_);
   // An answer that is a code and a sentence.
   void SendStatus(shm::Op op, uint32_t tag, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SendMemory(shm::Op op, uint32_t tag, const shm::Memory& memory, UniqueFd fd)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // The socket has room again.
   void OnWritable() ABSL_LOCKS_EXCLUDED(mutex_);
   // The thread that reads sees the end, and forgets this.

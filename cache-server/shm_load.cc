@@ -147,7 +147,7 @@ class Loading : public TieredStore::LayerListener, public std::enable_shared_fro
     reply.tag = tag_;
     reply.outcome = complete;
     std::string packet;
-    AppendStruct(packet, reply);
+    shm::AppendStruct(packet, reply);
     connection_->Send(std::move(packet));
   }
 
@@ -168,7 +168,7 @@ class Loading : public TieredStore::LayerListener, public std::enable_shared_fro
     if (why.ok() && promised_ < pages_.size()) why = pages_[promised_].status;
     reply.code = static_cast<int32_t>(why.code());
     std::string packet;
-    AppendStruct(packet, reply);
+    shm::AppendStruct(packet, reply);
     absl::StrAppend(&packet, why.message().substr(0, 4096));
     connection_->Send(std::move(packet));
     for (Page& page : pages_) page.page.reset();

@@ -138,7 +138,7 @@ size_t SendPlaces(ServiceContext& context, ShmConnection& connection, shm::Op op
       reply.code = static_cast<int32_t>(last->code());
     }
     std::string packet;
-    AppendStruct(packet, reply);
+    shm::AppendStruct(packet, reply);
     packet += body;
     if (last != nullptr) absl::StrAppend(&packet, last->message().substr(0, kSentenceMax));
     connection.Send(std::move(packet));
@@ -157,10 +157,11 @@ size_t SendPlaces(ServiceContext& context, ShmConnection& connection, shm::Op op
     connection.Allow(locations);
     page_bytes += page->bytes();
     if (sizeof(shm::Reply) + body.size() + bytes > shm::kPacketBytesMax) flush(nullptr);
-    AppendStruct(body, shm::Page{static_cast<uint32_t>(locations.size()),
-                                 static_cast<uint32_t>(v1::TIER_HOST)});
+    shm::AppendStruct(body, shm::Page{static_cast<uint32_t>(locations.size()),
+                                      static_cast<uint32_t>(v1::TIER_HOST)});
     for (const SlabLocation& at : locations) {
-      AppendStruct(body, shm::Slab{at.memfd_id, static_cast<uint64_t>(at.offset), at.generation});
+      shm::AppendStruct(body,
+                        shm::Slab{at.memfd_id, static_cast<uint64_t>(at.offset), at.generation});
     }
     ++count;
   }

@@ -27,7 +27,7 @@ absl::StatusOr<LocateTarget> ParseLocate(ServiceContext& context, const ShmConne
 // Packets of places, as far as they fit one answer; the last one ends it with `end`, if that is not
 // null. Returns of how many pages.
 size_t SendPlaces(ServiceContext& context, ShmConnection& connection, shm::Op op, uint32_t tag,
-                const std::vector<HostPagePtr>& pages, const absl::Status* end);
+                  const std::vector<HostPagePtr>& pages, const absl::Status* end);
 
 void LocatePages(ServiceContext& context, std::shared_ptr<ShmConnection> connection,
                  const shm::Request& request);

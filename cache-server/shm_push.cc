@@ -71,14 +71,7 @@ absl::StatusOr<UniqueFd> ShmPushes::MakeArea(uint64_t bytes) {
 void ShmPushes::Stage(ShmConnection& connection, const shm::Request& request) {
   absl::StatusOr<UniqueFd> fd = MakeArea(request.what);
   if (!fd.ok()) return connection.SendStatus(request.op, request.tag, fd.status());
-  shm::Reply reply;
-  reply.op = request.op;
-  reply.tag = request.tag;
-  reply.last = 1;
-  std::string packet;
-  AppendStruct(packet, reply);
-  AppendStruct(packet, shm::Memory{request.what, 0});
-  connection.Send(std::move(packet), *std::move(fd));
+  connection.SendMemory(request.op, request.tag, {request.what, 0}, *std::move(fd));
 }
 
 bool ShmPushes::Take(const std::shared_ptr<ShmConnection>& connection, std::string bytes) {
@@ -154,7 +147,7 @@ void ShmPushes::TakeIn(const Waiting& push) {
   reply.last = 1;
   reply.outcome = static_cast<uint32_t>(answer.outcome());
   std::string packet;
-  AppendStruct(packet, reply);
+  shm::AppendStruct(packet, reply);
   push.connection->Send(std::move(packet));
 }
 

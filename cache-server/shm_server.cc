@@ -210,15 +210,10 @@ class ShmServerImpl : public ShmServer {
             ? context_.store.ShareMemory(request.what)
             : absl::PermissionDeniedError("no leased page was found in that memory");
     if (!chunk.ok()) return connection.SendStatus(request.op, request.tag, chunk.status());
-    shm::Reply reply;
-    reply.op = request.op;
-    reply.tag = request.tag;
-    reply.last = 1;
-    std::string packet;
-    AppendStruct(packet, reply);
-    AppendStruct(packet, shm::Memory{static_cast<uint64_t>(chunk->memfd_bytes),
-                                     static_cast<uint64_t>(chunk->chunk_bytes)});
-    connection.Send(std::move(packet), std::move(chunk->fd));
+    connection.SendMemory(
+        request.op, request.tag,
+        {static_cast<uint64_t>(chunk->memfd_bytes), static_cast<uint64_t>(chunk->chunk_bytes)},
+        std::move(chunk->fd));
   }
 
   const std::string path_;

@@ -66,13 +66,12 @@ absl::Status PushStream::Push(PushItem item) {
 absl::Status PushStream::Flush(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   const auto settled = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return (pages_.empty() && calling_back_ == 0) || ended_;
+    return pages_.empty() && calling_back_ == 0;
   };
   if (!mutex_.AwaitWithTimeout(absl::Condition(&settled), timeout)) {
     return absl::DeadlineExceededError(absl::StrCat(pages_.size(), " pushed pages unanswered"));
   }
-  if (pages_.empty()) return absl::OkStatus();
-  return status_.ok() ? absl::UnavailableError("push stream ended") : status_;
+  return lost_pages_ ? status_ : absl::OkStatus();
 }
 
 void PushStream::Cancel() { context_.TryCancel(); }
@@ -191,6 +190,8 @@ void PushStream::OnDone(const grpc::Status& status) {
     if (status_.ok() && !pages_.empty()) status_ = absl::UnavailableError("push stream ended");
     why = status_;
     lost.swap(pages_);
+    lost_pages_ = !lost.empty();
+    calling_back_ += static_cast<int>(lost.size());
     written_ = 0;
     queued_bytes_ = 0;
     self = std::move(self_);
@@ -199,6 +200,7 @@ void PushStream::OnDone(const grpc::Status& status) {
     for (const Pending& page : lost) callback_(page.item.key, why);
   }
   absl::MutexLock lock(&mutex_);
+  calling_back_ -= static_cast<int>(lost.size());
   done_ = true;
 }
 

@@ -62,7 +62,8 @@ class PushStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBu
   std::deque<Pending> pages_ ABSL_GUARDED_BY(mutex_);         // unanswered, in order
   size_t written_ ABSL_GUARDED_BY(mutex_) = 0;  // of pages_: completely handed to the stream
   int64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int calling_back_ ABSL_GUARDED_BY(mutex_) = 0;  // answers that callback_ hears right now
+  int calling_back_ ABSL_GUARDED_BY(mutex_) = 0;     // answers that callback_ hears right now
+  bool lost_pages_ ABSL_GUARDED_BY(mutex_) = false;  // unanswered when the stream ended
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool first_message_ ABSL_GUARDED_BY(mutex_) = true;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more is written

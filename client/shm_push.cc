@@ -33,11 +33,6 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(200);  // how late a deadline is noticed
 
-template <typename T>
-void Append(std::string& bytes, const T& value) {
-  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
 // The area. Reserved memory keeps it, beyond the channel if need be.
 class Area {
  public:
@@ -198,7 +193,7 @@ class ShmPushChannelImpl : public ShmPushChannel {
     request.tag = ++tag_;
     request.what = static_cast<uint64_t>(options_.staging_bytes);
     std::string packet;
-    Append(packet, request);
+    shm::AppendStruct(packet, request);
     asked_at_ = SystemClock().Monotonic();
     return TrySendPacket(socket_.get(), packet);
   }
@@ -424,7 +419,7 @@ absl::StatusOr<std::shared_ptr<ShmPushChannel>> ShmPushChannel::Connect(
   }
   std::memcpy(hello.session_id.data(), session_id.data(), session_id.size());
   std::string packet;
-  Append(packet, hello);
+  shm::AppendStruct(packet, hello);
   PAGODA_RETURN_IF_ERROR(TrySendPacket(socket.get(), packet));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return absl::ResourceExhaustedError("shm: no descriptor for eventfd");

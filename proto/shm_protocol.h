@@ -29,6 +29,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 
 namespace pagoda::shm {
@@ -39,6 +40,13 @@ constexpr uint32_t kPagesMax = 65536;    // of one kLocate
 constexpr uint32_t kSegmentsMax = 4096;  // of a page
 constexpr uint64_t kStagingBytesMax = uint64_t{256} << 20;
 constexpr int kPushesMax = 64;  // of a connection, unanswered
+
+// The bytes of one of these, behind those that are there.
+template <typename T>
+void AppendStruct(std::string& bytes, const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
 
 struct Hello {
   std::array<char, 8> magic = kMagic;

@@ -9,11 +9,6 @@ namespace {
 
 constexpr size_t kHeadBytes = sizeof(Request) + sizeof(Push);
 
-template <typename T>
-void Append(std::string& bytes, const T& value) {
-  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
 }  // namespace
 
 std::string PushPacket(uint32_t tag, absl::Span<const uint64_t> offsets, absl::string_view fields) {
@@ -22,8 +17,8 @@ std::string PushPacket(uint32_t tag, absl::Span<const uint64_t> offsets, absl::s
   Request request;
   request.op = Op::kPush;
   request.tag = tag;
-  Append(packet, request);
-  Append(packet, Push{static_cast<uint32_t>(offsets.size()), 0});
+  AppendStruct(packet, request);
+  AppendStruct(packet, Push{static_cast<uint32_t>(offsets.size()), 0});
   if (!offsets.empty()) {
     packet.append(reinterpret_cast<const char*>(offsets.data()), offsets.size() * sizeof(uint64_t));
   }

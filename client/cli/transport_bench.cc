@@ -19,6 +19,7 @@
 #include "client/cli/temp_folder.h"
 #include "client/cli/units.h"
 #include "client/client.h"
+#include "client/push_memory.h"
 #include "kernels/aligned_buffer.h"
 #include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
@@ -133,7 +134,7 @@ class Reader {
     }
     for (int64_t i = begin; i < begin + count; ++i) {
       client::PushItem item = pages.Item(chain, scope_, i);
-      if (reserve) FillReserved(item);
+      if (reserve) client::MoveToReserved(*pusher_, item);
       PAGODA_RETURN_IF_ERROR(pusher_->Push(std::move(item)));
     }
     PAGODA_RETURN_IF_ERROR(pusher_->Flush(kTimeout));
@@ -143,20 +144,6 @@ class Reader {
 
  private:
   Reader() = default;
-
-  // As an engine does that writes its pages where the daemon can read them.
-  void FillReserved(client::PushItem& item) {
-    int64_t bytes = 0;
-    for (const ByteSpan segment : item.segments) bytes += static_cast<int64_t>(segment.size());
-    const client::PushMemory memory = pusher_->Reserve(bytes);
-    std::byte* at = memory.bytes.data();
-    for (ByteSpan& segment : item.segments) {
-      std::memcpy(at, segment.data(), segment.size());
-      segment = {at, segment.size()};
-      at += segment.size();
-    }
-    item.owner = memory.owner;
-  }
 
   client::ScopeInfo scope_;
   client::LookupResult hit_;

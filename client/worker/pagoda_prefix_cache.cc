@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/push_memory.h"
 #include "storage/base/crc32c.h"
 #include "storage/base/status_macros.h"
 
@@ -13,11 +14,6 @@ namespace {
 
 // After the answer is out nobody waits for the last pushes, so they may take a while.
 constexpr absl::Duration kFinishWait = absl::Seconds(5);
-
-// A copy of a page's payload that lives until it is sent.
-struct PushedPage {
-  std::vector<kernels::AlignedBuffer> segments;
-};
 
 // Beyond the deadline of every fetch.
 constexpr absl::Duration kLayerWait = absl::Minutes(1);
@@ -267,7 +263,6 @@ void PagodaPrefixCache::StorePage(const KvSequence& sequence, int64_t page_index
     }
     pusher_ = *std::move(opened);
   }
-  auto copy = std::make_shared<PushedPage>();
   client::PushItem item;
   item.scope = info_->id;
   item.key = keys_[index];
@@ -276,14 +271,9 @@ void PagodaPrefixCache::StorePage(const KvSequence& sequence, int64_t page_index
   item.token_ids.assign(page_ids.begin(), page_ids.end());
   item.base_position = static_cast<uint64_t>(page_index * sequence.page_tokens());
   item.fidelity = sequence.fidelity(page_index);
-  for (size_t i = 0; i < raw->segments().size(); ++i) {
-    const size_t length = raw->header().segments[i].length;
-    kernels::AlignedBuffer& segment = copy->segments.emplace_back(static_cast<int64_t>(length));
-    std::memcpy(segment.data(), raw->segments()[i].data(), length);
-    item.segments.push_back(segment.span());
-    item.segment_crc32c.push_back(Crc32c(segment.span()));
-  }
-  item.owner = std::move(copy);
+  item.segments.assign(raw->segments().begin(), raw->segments().end());
+  client::MoveToReserved(*pusher_, item);  // the sequence may change its own
+  for (const ByteSpan segment : item.segments) item.segment_crc32c.push_back(Crc32c(segment));
   if (absl::Status status = pusher_->Push(std::move(item)); !status.ok()) {
     push_failed_ = true;  // Its children could not be committed either.
     Note(std::move(status));

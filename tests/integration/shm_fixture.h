@@ -48,6 +48,16 @@ class ShmTest : public ::testing::Test {
     PAGODA_ASSERT_OK(pushed);
     for (const v1::PushResponse& response : *pushed) EXPECT_EQ(response.code(), 0);
   }
+  // Everything that was pushed is on SSD, and nowhere else.
+  void LeaveOnSsdOnly() {
+    v1::FlushResponse flushed;
+    ASSERT_TRUE(wire_->admin().Flush(wire_->Context().get(), {}, &flushed).ok());
+    v1::EvictRequest request;
+    request.mutable_filter()->set_tier(v1::TIER_HOST);
+    v1::EvictResponse evicted;
+    ASSERT_TRUE(wire_->admin().Evict(wire_->Context().get(), request, &evicted).ok());
+    EXPECT_GT(evicted.pages(), 0u);
+  }
   static std::vector<PageKey> Keys(const std::vector<TestPage>& chain) {
     std::vector<PageKey> keys;
     for (const TestPage& page : chain) keys.push_back(page.key);

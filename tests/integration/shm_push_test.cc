@@ -8,6 +8,7 @@
 
 #include <thread>
 
+#include "client/push_memory.h"
 #include "storage/base/crc32c.h"
 #include "tests/integration/shm_fixture.h"
 
@@ -32,26 +33,6 @@ class ShmPushTest : public ShmTest {
     }
     return item;
   }
-  // The bytes in memory that the pusher reserved.
-  static void MoveTo(client::Pusher& pusher, client::PushItem& item) {
-    int64_t bytes = 0;
-    for (const ByteSpan segment : item.segments) bytes += static_cast<int64_t>(segment.size());
-    const client::PushMemory memory = pusher.Reserve(bytes);
-    ASSERT_EQ(memory.bytes.size(), static_cast<size_t>(bytes));
-    std::byte* at = memory.bytes.data();
-    for (ByteSpan& segment : item.segments) {
-      std::memcpy(at, segment.data(), segment.size());
-      segment = {at, segment.size()};
-      at += segment.size();
-    }
-    item.owner = memory.owner;
-  }
-  static int64_t BytesOf(const TestPage& page) {
-    int64_t bytes = 0;
-    for (const std::string& segment : page.segments) bytes += static_cast<int64_t>(segment.size());
-    return bytes;
-  }
-
   // A staging area of our own.
   struct Staged {
     UniqueFd socket;
@@ -114,7 +95,7 @@ TEST_F(ShmPushTest, PagesAreStoredAsOverGrpc) {
   PAGODA_ASSERT_OK(pusher);
   for (size_t i = 0; i < chain.size(); ++i) {
     client::PushItem item = Item(chain[i]);
-    if (i % 2 == 0) MoveTo(**pusher, item);
+    if (i % 2 == 0) client::MoveToReserved(**pusher, item);
     PAGODA_ASSERT_OK((*pusher)->Push(std::move(item)));
   }
   PAGODA_ASSERT_OK((*pusher)->Flush(kSoon));

@@ -68,13 +68,7 @@ TEST_F(ShmTest, PagesOnSsdComeUpIntoSharedMemory) {
   Start();
   const std::vector<TestPage> chain = MakeChain(spec_, scope_);
   Push(chain);
-  v1::FlushResponse flushed;
-  ASSERT_TRUE(wire_->admin().Flush(wire_->Context().get(), {}, &flushed).ok());
-  v1::EvictRequest request;
-  request.mutable_filter()->set_tier(v1::TIER_HOST);
-  v1::EvictResponse evicted;
-  ASSERT_TRUE(wire_->admin().Evict(wire_->Context().get(), request, &evicted).ok());
-  EXPECT_EQ(evicted.pages(), 4u);
+  LeaveOnSsdOnly();
   const auto client = MakeClient();
   ExpectPushed(Fetch(*client, chain), chain);
   EXPECT_EQ(client->stats().shm_pages, 4);
@@ -91,12 +85,7 @@ TEST_F(ShmTest, ADamagedPageOnSsdEndsTheLoadThere) {
     Start();
     const std::vector<TestPage> chain = MakeChain(spec_, scope_);
     Push(chain);
-    v1::FlushResponse flushed;
-    ASSERT_TRUE(wire_->admin().Flush(wire_->Context().get(), {}, &flushed).ok());
-    v1::EvictRequest request;
-    request.mutable_filter()->set_tier(v1::TIER_HOST);
-    v1::EvictResponse evicted;
-    ASSERT_TRUE(wire_->admin().Evict(wire_->Context().get(), request, &evicted).ok());
+    LeaveOnSsdOnly();
     ASSERT_EQ(DamageOnDisk(daemon_.options().data_dir, chain[2].segments.back()), 1);
     const auto client = MakeClient();
     const auto hit = Find(*client, chain);
