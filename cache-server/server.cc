@@ -231,10 +231,12 @@ void Server::Parts::StartShm() {
     context->shm_socket = options.shm_socket();
     return;
   }
-  LogWarning("shm_off", {{"socket", options.shm_socket()},
-                         {"cause", std::string(started.status().message())},
-                         {"effect", "clients of this machine fetch over gRPC"},
-                         {"remedy", "set shm.socket to a path of at most 107 bytes"}});
+  LogWarning("shm_off",
+             {{"socket", options.shm_socket()},
+              {"cause", std::string(started.status().message())},
+              {"effect", "clients of this machine use gRPC"},
+              {"remedy",
+               "set shm.socket to a path of at most 107 bytes, in a folder that may be written"}});
 }
 
 absl::Status Server::Parts::ExposeMetrics() {

@@ -21,6 +21,7 @@
 #include "client/client.h"
 #include "client/push_memory.h"
 #include "kernels/aligned_buffer.h"
+#include "storage/base/check.h"
 #include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
 
@@ -270,10 +271,7 @@ absl::Status Bench::RunSize(int64_t bytes) {
   const int64_t chain_pages = kPushChainsBytes / page_bytes_ / options_.clients.back();
   push_pages_ = std::make_unique<BenchPages>(
       shape, std::clamp<int64_t>(chain_pages, pages_per_object_, 64 * pages_per_object_));
-  if (RawPayloadBytes(shape) != page_bytes_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--bytes ", bytes, ": 65536 times a power of two is expected"));
-  }
+  PAGODA_CHECK(RawPayloadBytes(shape) == page_bytes_);          // sizes are powers of two
   stored_page_bytes_ = AlignUp(page_bytes_, 4096) + 4096 * 64;  // padding of segments
   workers_.clear();
   for (const int count : options_.clients) PAGODA_RETURN_IF_ERROR(RunClients(count));

@@ -27,7 +27,8 @@
 namespace pagoda::cli {
 
 struct TransportOptions {
-  // Of one object: a page of that size up to 8 MiB, several of those in one call beyond.
+  // Of one object, powers of two from 64 KiB: a page of that size up to 8 MiB, several of those in
+  // one call beyond.
   std::vector<int64_t> bytes = {64 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20, 64 << 20};
   std::vector<int> clients = {1, 4, 16};
   int rounds = 5;

@@ -1,9 +1,13 @@
 // pagoda bench transport: shared memory and gRPC between a daemon and its clients.
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/progress_line.h"
@@ -20,6 +24,14 @@ struct TransportBenchFlags {
   int working_set_mib = 128;
   bool quick = false;
 };
+
+std::string CheckBytes(const std::vector<int64_t>& sizes) {
+  for (const int64_t bytes : sizes) {
+    if (std::has_single_bit(static_cast<uint64_t>(bytes))) continue;
+    return absl::StrCat("--bytes ", bytes, ": 65536 times a power of two is expected");
+  }
+  return "";
+}
 
 absl::Status RunTransportBenchCommand(const TransportBenchFlags& flags) {
   PAGODA_RETURN_IF_ERROR(CheckJsonPath(flags.json));
@@ -90,7 +102,8 @@ void AddTransportBenchCommand(CommandLine& commands, CLI::App* bench) {
       ->capture_default_str();
   app->add_flag("--quick", flags->quick, "little of everything: whether it works, no figures");
   AddJsonFlag(*app, flags->json);
-  commands.Add({app, nullptr, [flags] { return RunTransportBenchCommand(*flags); }});
+  commands.Add({app, [flags] { return CheckBytes(flags->bench.bytes); },
+                [flags] { return RunTransportBenchCommand(*flags); }});
 }
 
 }  // namespace pagoda::cli
