@@ -30,9 +30,9 @@ grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* call
   });
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(grpc::CallbackServerContext* call,
-                                                                const grpc::ByteBuffer* request) {
-  return StartFetch(context_, call, *request);
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Fetch(
+    grpc::CallbackServerContext* call) {
+  return StartFetch(context_, call);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Push(

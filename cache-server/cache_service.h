@@ -1,5 +1,5 @@
 // The Cache service: the gRPC side of every call. What calls mean is in hello.h, lookup.h,
-// fetch_reactor.h, push_reactor.h and session_reactor.h.
+// fetch_answer.h, push_reactor.h and session_reactor.h.
 //
 // Threads    gRPC's callback threads; nothing here blocks
 // Ownership  the context must outlive the server
@@ -31,8 +31,8 @@ class CacheService : public CacheServiceBase {
   grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* call,
                                    const v1::LookupRequest* request,
                                    v1::LookupResponse* response) override;
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext* call,
-                                                    const grpc::ByteBuffer* request) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Fetch(
+      grpc::CallbackServerContext* call) override;
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Push(
       grpc::CallbackServerContext* call) override;
   grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* call,

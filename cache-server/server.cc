@@ -273,6 +273,7 @@ DaemonState Server::Parts::State() const {
 
 void Server::Parts::Sweep() {
   sessions->EndSilent();
+  sessions->CheckFetchProgress();
   store->ExpireLeases();
   encoder->DropEarlySequences(options.session_timeout);
   encoder->Tick();

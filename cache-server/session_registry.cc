@@ -87,12 +87,27 @@ absl::StatusOr<CallerPtr> SessionRegistry::AddSideStream(const SessionId& id,
   return found->second.own_stream->caller();
 }
 
+absl::Status SessionRegistry::AddFetchStream(const SessionId& id, const std::string& tenant,
+                                             std::shared_ptr<SessionStream> stream) {
+  constexpr size_t kFetchStreamsMax = 256;  // fetches of a client at a time
+  absl::MutexLock lock(&mutex_);
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end() || found->second.tenant != tenant) return Unknown(id);
+  if (found->second.fetch_streams.size() >= kFetchStreamsMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("session has %d fetch streams; fetch fewer at a time", kFetchStreamsMax));
+  }
+  found->second.fetch_streams.insert(std::move(stream));
+  return absl::OkStatus();
+}
+
 void SessionRegistry::RemoveStream(const SessionId& id, const SessionStream* stream) {
   std::shared_ptr<SessionStream> removed;  // Its destructor runs without the lock.
   absl::MutexLock lock(&mutex_);
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
-  for (auto* streams : {&found->second.streams, &found->second.side_streams}) {
+  for (auto* streams :
+       {&found->second.streams, &found->second.side_streams, &found->second.fetch_streams}) {
     for (auto it = streams->begin(); it != streams->end(); ++it) {
       if (it->get() != stream) continue;
       removed = *it;
@@ -103,7 +118,7 @@ void SessionRegistry::RemoveStream(const SessionId& id, const SessionStream* str
 }
 
 void SessionRegistry::Announce(const SessionId& id, Session session, SessionEndReason reason) {
-  for (const auto* streams : {&session.streams, &session.side_streams}) {
+  for (const auto* streams : {&session.streams, &session.side_streams, &session.fetch_streams}) {
     for (const std::shared_ptr<SessionStream>& stream : *streams) stream->OnSessionEnd(reason);
   }
   on_end_(id, reason);
@@ -120,6 +135,18 @@ void SessionRegistry::End(const SessionId& id, SessionEndReason reason) {
     sessions_.erase(found);
   }
   Announce(id, std::move(session), reason);
+}
+
+void SessionRegistry::CheckFetchProgress() {
+  std::vector<std::shared_ptr<SessionStream>> streams;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, session] : sessions_) {
+      streams.insert(streams.end(), session.fetch_streams.begin(), session.fetch_streams.end());
+    }
+  }
+  const absl::Duration now = clock_.Monotonic();
+  for (const std::shared_ptr<SessionStream>& stream : streams) stream->CheckProgress(now);
 }
 
 int64_t SessionRegistry::EndSilent() {

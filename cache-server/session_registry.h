@@ -40,6 +40,8 @@ class SessionStream {
   // Gives back everything; the session is gone already.
   virtual void OnSessionEnd(SessionEndReason reason) = 0;
   virtual void OnDraining() {}
+  // Now and then, of a fetch stream: one that makes no progress is to end.
+  virtual void CheckProgress(absl::Duration) {}
   // Who opened the session, of its own stream.
   virtual CallerPtr caller() const { return nullptr; }
 };
@@ -69,7 +71,11 @@ class SessionRegistry {
   absl::StatusOr<CallerPtr> AddSideStream(const SessionId& id,
                                           std::shared_ptr<SessionStream> stream)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // One that fetches, with a limit of its own.
+  absl::Status AddFetchStream(const SessionId& id, const std::string& tenant,
+                              std::shared_ptr<SessionStream> stream) ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveStream(const SessionId& id, const SessionStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  void CheckFetchProgress() ABSL_LOCKS_EXCLUDED(mutex_);
   // Idempotent.
   void End(const SessionId& id, SessionEndReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the sessions that were silent for too long; returns how many.
@@ -89,6 +95,7 @@ class SessionRegistry {
     std::shared_ptr<SessionStream> own_stream;
     absl::flat_hash_set<std::shared_ptr<SessionStream>> streams;
     absl::flat_hash_set<std::shared_ptr<SessionStream>> side_streams;
+    absl::flat_hash_set<std::shared_ptr<SessionStream>> fetch_streams;
   };
   void Announce(const SessionId& id, Session session, SessionEndReason reason)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -140,6 +140,7 @@ class ClientImpl : public Client {
   const std::unique_ptr<v1::Cache::Stub> stub_;
   const std::shared_ptr<grpc::Channel> data_channel_;
   const std::unique_ptr<grpc::GenericStub> data_stub_;
+  const std::shared_ptr<FetchStreams> fetch_streams_;
 
   // Guarded by mutex_. Locked before a Session's own mutex; no RPC is made while it is held.
   mutable absl::Mutex mutex_;
@@ -172,6 +173,7 @@ ClientImpl::ClientImpl(ClientOptions options)
       stub_(v1::Cache::NewStub(control_channel_)),
       data_channel_(MakeDataChannel(options_.target)),
       data_stub_(std::make_unique<grpc::GenericStub>(data_channel_)),
+      fetch_streams_(std::make_shared<FetchStreams>(*data_stub_, options_.token)),
       last_error_(absl::UnavailableError("not connected yet")),
       thread_([this] { Run(); }) {}
 
@@ -556,9 +558,11 @@ std::unique_ptr<PageFetch> ClientImpl::StartGrpcFetch(const LeaseId& lease, cons
       return target(page_index + done, header);
     };
   }
-  return FetchOverGrpc(*data_stub_, request, options_.token,
-                       std::max(pages.end - SystemClock().Monotonic(), absl::Milliseconds(1)),
-                       pages.connection.identity, pages.keys.subspan(done), std::move(target));
+  const absl::Duration left =
+      std::max(pages.end - SystemClock().Monotonic(), absl::Milliseconds(1));
+  request.set_deadline_seconds(absl::ToDoubleSeconds(left));
+  return FetchOverGrpc(fetch_streams_, request, left, pages.connection.identity,
+                       pages.keys.subspan(done), std::move(target));
 }
 
 std::unique_ptr<PageFetch> ClientImpl::StartShmFetch(const LookupResult& hit,

@@ -59,8 +59,8 @@ TestPage MakePage(const PageKey& key, const Identity& identity, char fill) {
 // Behaves well unless told otherwise.
 class FakeDaemon : public v1::Cache::Service {
  public:
-  using Fetcher =
-      std::function<grpc::Status(const v1::FetchRequest&, grpc::ServerWriter<v1::FetchResponse>&)>;
+  using FetchStream = grpc::ServerReaderWriter<v1::FetchResponse, v1::FetchRequest>;
+  using Fetcher = std::function<grpc::Status(const v1::FetchRequest&, FetchStream&)>;
 
   explicit FakeDaemon(int port = 0) {
     hello_.set_protocol_version(kProtocolVersion);
@@ -139,12 +139,22 @@ class FakeDaemon : public v1::Cache::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,
-                     grpc::ServerWriter<v1::FetchResponse>* writer) override {
-    while (stall_fetch && !context->IsCancelled() && !stopping_) {
-      absl::SleepFor(absl::Milliseconds(5));
+  grpc::Status Fetch(grpc::ServerContext* context, FetchStream* stream) override {
+    ++fetch_streams;
+    v1::FetchRequest request;
+    while (stream->Read(&request)) {
+      ++fetch_requests;
+      while (stall_fetch && !context->IsCancelled() && !stopping_) {
+        absl::SleepFor(absl::Milliseconds(5));
+      }
+      const grpc::Status status = fetcher ? fetcher(request, *stream) : grpc::Status::OK;
+      if (!status.ok()) return status;
+      v1::FetchResponse last;
+      last.mutable_end();
+      stream->Write(last);
+      if (end_fetch_streams) return grpc::Status::OK;
     }
-    return fetcher ? fetcher(*request, *writer) : grpc::Status::OK;
+    return grpc::Status::OK;
   }
 
   grpc::Status Push(grpc::ServerContext* context,
@@ -178,6 +188,9 @@ class FakeDaemon : public v1::Cache::Service {
   std::atomic<bool> stall_lookup = false;
   std::atomic<bool> stall_fetch = false;
   std::atomic<bool> stall_push = false;
+  std::atomic<bool> end_fetch_streams = false;  // each after one answer
+  std::atomic<int> fetch_streams = 0;
+  std::atomic<int> fetch_requests = 0;
   std::atomic<bool> refuse_push = false;
   std::atomic<int> extra_pages = 0;
   std::atomic<int> sequences_opened = 0;
@@ -231,7 +244,7 @@ LookupQuery QueryOf(const std::vector<PageKey>& keys) {
   return query;
 }
 
-void SendWhole(const TestPage& page, uint32_t index, grpc::ServerWriter<v1::FetchResponse>& out) {
+void SendWhole(const TestPage& page, uint32_t index, FakeDaemon::FetchStream& out) {
   v1::FetchResponse message;
   message.add_starts()->set_page_index(index);
   message.mutable_starts(0)->set_header(EncodePageHeader(page.header));
@@ -373,6 +386,51 @@ TEST(ClientTest, DamagedOrForeignPagesNeverArrive) {
         << name;
     EXPECT_GE(fetched->pages.size(), 1u) << name;
   }
+}
+
+// A call for each fetch would cost more than the bytes of a small page.
+TEST(ClientTest, FetchesShareStreams) {
+  FakeDaemon daemon;
+  const std::vector<PageKey> keys = TestKeys(1);
+  daemon.fetcher = [&](const v1::FetchRequest&, auto& out) {
+    SendWhole(MakePage(keys[0], IdentityOf(TestModel()), 'a'), 0, out);
+    return grpc::Status::OK;
+  };
+  auto client = Connect(daemon);
+  const auto hit = client->Lookup(QueryOf(keys));
+  PAGODA_ASSERT_OK(hit);
+  const auto fetch = [&] {
+    const auto fetched = client->Fetch(*hit, keys, {});
+    PAGODA_ASSERT_OK(fetched);
+    PAGODA_EXPECT_OK(fetched->status);
+    EXPECT_EQ(fetched->pages.size(), 1u);
+  };
+  for (int i = 0; i < 20; ++i) fetch();
+  EXPECT_EQ(daemon.fetch_requests, 20);
+  EXPECT_LT(daemon.fetch_streams, 20);  // one, unless a write was told of later than its answer
+
+  // Streams that ended while nobody used them cost one more request, not a page.
+  daemon.end_fetch_streams = true;
+  for (int i = 0; i < 20; ++i) fetch();
+  daemon.end_fetch_streams = false;
+
+  // Many at once, some of which are given up on the way.
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 30; ++i) {
+        if (t > 0) {
+          fetch();
+          continue;
+        }
+        const auto started = client->StartFetch(*hit, keys, {});
+        PAGODA_ASSERT_OK(started);
+        (*started)->Cancel();
+        (void)(*started)->Wait();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(ClientTest, APageThatEndsBadlyCutsThePrefix) {

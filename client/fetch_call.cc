@@ -1,28 +1,25 @@
 #include "client/fetch_call.h"
 
-#include <cstring>
-#include <deque>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "client/channel.h"
 #include "client/fetch_memory.h"
 #include "client/layer_progress.h"
 #include "proto/piece_codec.h"
-#include "proto/wire.h"
+#include "storage/base/clock.h"
 #include "storage/base/crc32c.h"
 #include "storage/base/status_macros.h"
 
 namespace pagoda::client {
 namespace {
 
-constexpr char kFetchMethod[] = "/pagoda.v1.Cache/Fetch";
 // No daemon sends a page above this; a header that asks for more memory is damaged or hostile.
 constexpr int64_t kPageBytesMax = int64_t{1} << 30;
 
-// Puts messages together into pages. Not thread-safe: FetchStream hands it one message at a time.
+// Puts messages together into pages. Not thread-safe: a FetchStream hands it one at a time.
 class PageAssembler {
  public:
   PageAssembler(const Identity& identity, std::vector<PageKey> keys, uint32_t page_begin,
@@ -34,7 +31,8 @@ class PageAssembler {
         progress_(progress),
         pages_(keys_.size()) {}
 
-  absl::Status Accept(const grpc::ByteBuffer& message) {
+  // True: the answer's last message.
+  absl::StatusOr<bool> Accept(const grpc::ByteBuffer& message) {
     PAGODA_ASSIGN_OR_RETURN(const PieceMessageReader reader,
                             PieceMessageReader::Parse(message, kFetchPiecesField));
     v1::FetchResponse fields;
@@ -47,8 +45,14 @@ class PageAssembler {
     if (!reader.pieces().empty() || fields.ends_size() > 0) EndPages();
     for (const PieceView& piece : reader.pieces()) PAGODA_RETURN_IF_ERROR(Copy(piece));
     for (const v1::PageEnd& end : fields.ends()) PAGODA_RETURN_IF_ERROR(End(end));
-    return absl::OkStatus();
+    if (fields.has_end()) {
+      end_ =
+          absl::Status(static_cast<absl::StatusCode>(fields.end().code()), fields.end().message());
+    }
+    return fields.has_end();
   }
+  // What the daemon said of the whole. REQUIRES: the last message was accepted.
+  const absl::Status& end() const { return end_; }
 
   // Of the leading pages that began. REQUIRES: WaitPages() of the progress is over.
   std::vector<PageHeader> Headers() const {
@@ -172,6 +176,7 @@ class PageAssembler {
   const PageTarget target_;
   LayerProgress& progress_;
   std::vector<Page> pages_;
+  absl::Status end_;
   bool pages_over_ = false;
   size_t promised_ = 0;  // pages that WaitHeaders() tells of
 
@@ -179,101 +184,22 @@ class PageAssembler {
   std::vector<PageHeader> headers_ ABSL_GUARDED_BY(headers_mutex_);
 };
 
-// The stream. REQUIRES: WaitDone() before its end.
-class FetchStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class GrpcPageFetch : public PageFetch, public FetchSink {
  public:
-  FetchStream(grpc::GenericStub& stub, const v1::FetchRequest& request, const std::string& token,
-              absl::Duration timeout, PageAssembler& assembler, LayerProgress& progress)
-      : assembler_(assembler), progress_(progress) {
-    PrepareContext(context_, token, timeout);
-    const std::string bytes = request.SerializeAsString();
-    const grpc::Slice slice(bytes);
-    request_ = grpc::ByteBuffer(&slice, 1);
-    stub.PrepareBidiStreamingCall(&context_, kFetchMethod, {}, this);
-    StartWriteLast(&request_, {});
-    StartRead(&message_);
-    StartCall();
-  }
-
-  void Cancel() { context_.TryCancel(); }
-
-  absl::Status WaitDone() {
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&done_));  // Bounded: the call has a deadline.
-    return error_.ok() ? FromGrpc(status_) : error_;
-  }
-
-  void OnReadDone(bool ok) override {
-    if (!ok) return;
-    bool mine;
-    {
-      absl::MutexLock lock(&mutex_);
-      arrived_.push_back(std::move(message_));
-      mine = !assembling_;
-      assembling_ = true;
-    }
-    // The next message travels while this one is copied. Its OnReadDone() may come on another
-    // thread before we are done; it then leaves its message to us.
-    message_ = grpc::ByteBuffer();
-    StartRead(&message_);
-    if (mine) AssembleArrived();
-  }
-
-  void OnDone(const grpc::Status& status) override {
-    absl::MutexLock lock(&mutex_);
-    status_ = status;
-    progress_.End(error_.ok() ? FromGrpc(status) : error_);
-    done_ = true;
-  }
-
- private:
-  void AssembleArrived() {
-    while (true) {
-      grpc::ByteBuffer message;
-      {
-        absl::MutexLock lock(&mutex_);
-        if (arrived_.empty() || !error_.ok()) {
-          assembling_ = false;
-          return;
-        }
-        message = std::move(arrived_.front());
-        arrived_.pop_front();
-      }
-      absl::Status status = assembler_.Accept(message);
-      if (status.ok()) continue;
-      {
-        absl::MutexLock lock(&mutex_);
-        error_ = std::move(status);
-      }
-      context_.TryCancel();
-    }
-  }
-
-  PageAssembler& assembler_;  // of the thread that set assembling_
-  LayerProgress& progress_;
-  grpc::ClientContext context_;
-  grpc::ByteBuffer request_;
-  grpc::ByteBuffer message_;
-
-  absl::Mutex mutex_;
-  std::deque<grpc::ByteBuffer> arrived_ ABSL_GUARDED_BY(mutex_);
-  bool assembling_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status error_ ABSL_GUARDED_BY(mutex_);
-  grpc::Status status_ ABSL_GUARDED_BY(mutex_);
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;
-};
-
-class GrpcPageFetch : public PageFetch {
- public:
-  GrpcPageFetch(grpc::GenericStub& stub, const v1::FetchRequest& request, const std::string& token,
+  GrpcPageFetch(std::shared_ptr<FetchStreams> streams, const v1::FetchRequest& request,
                 absl::Duration timeout, const Identity& identity,
                 absl::Span<const PageKey> expected_keys, PageTarget target)
-      : assembler_(identity, {expected_keys.begin(), expected_keys.end()}, request.page_begin(),
-                   std::move(target), progress_),
-        stream_(stub, request, token, timeout, assembler_, progress_) {}
+      : streams_(std::move(streams)),
+        session_id_(request.session_id()),
+        request_(request.SerializeAsString()),
+        until_(SystemClock().Monotonic() + timeout),
+        assembler_(identity, {expected_keys.begin(), expected_keys.end()}, request.page_begin(),
+                   std::move(target), progress_) {
+    Ask(/*fresh=*/false);
+  }
   ~GrpcPageFetch() override {
-    stream_.Cancel();
-    (void)stream_.WaitDone();
+    Cancel();
+    (void)WaitDone();
   }
 
   absl::StatusOr<std::vector<PageHeader>> WaitHeaders(absl::Duration timeout) override {
@@ -284,26 +210,95 @@ class GrpcPageFetch : public PageFetch {
     return progress_.WaitLayer(layer, timeout);
   }
   FetchResult Wait() override {
-    absl::Status status = stream_.WaitDone();
+    absl::Status status = WaitDone();
     return assembler_.Finish(std::move(status));
   }
-  void Cancel() override { stream_.Cancel(); }
+  void Cancel() override {
+    std::shared_ptr<FetchStream> stream;
+    {
+      absl::MutexLock lock(&mutex_);
+      cancelled_ = true;
+      stream = stream_;
+    }
+    if (stream != nullptr) stream->Cancel(*this);
+  }
+
+  absl::StatusOr<bool> OnMessage(const grpc::ByteBuffer& message) override {
+    heard_ = true;
+    return assembler_.Accept(message);
+  }
+  void OnEnd(const absl::Status& status) override {
+    bool again;
+    {
+      absl::MutexLock lock(&mutex_);
+      again = !status.ok() && attempts_ == 1 && !heard_ && !cancelled_;
+    }
+    // A stream that had broken while it was idle says nothing of the daemon: once more, on a new
+    // one.
+    if (again) return Ask(/*fresh=*/true);
+    const absl::Status end = status.ok() ? assembler_.end() : status;
+    progress_.End(end);
+    absl::MutexLock lock(&mutex_);
+    status_ = timed_out_ ? absl::DeadlineExceededError("fetch: no answer in time") : end;
+    done_ = true;
+  }
 
  private:
+  void Ask(bool fresh) {
+    int attempt;
+    {
+      absl::MutexLock lock(&mutex_);
+      attempt = ++attempts_;
+    }
+    // The answer may come before this returns, and another attempt begin.
+    std::shared_ptr<FetchStream> stream = streams_->Start(session_id_, request_, *this, fresh);
+    {
+      absl::MutexLock lock(&mutex_);
+      if (attempt == attempts_) stream_ = stream;
+      if (!cancelled_) return;
+    }
+    stream->Cancel(*this);
+  }
+
+  absl::Status WaitDone() {
+    {
+      absl::MutexLock lock(&mutex_);
+      const absl::Duration left = until_ - SystemClock().Monotonic();
+      if (mutex_.AwaitWithTimeout(absl::Condition(&done_), left)) return status_;
+      timed_out_ = true;
+    }
+    Cancel();
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&done_));  // soon: the stream is cancelled
+    return status_;
+  }
+
+  const std::shared_ptr<FetchStreams> streams_;
+  const std::string session_id_;
+  const std::string request_;
+  const absl::Duration until_;  // on the monotonic clock
   LayerProgress progress_;
-  PageAssembler assembler_;
-  FetchStream stream_;
+  PageAssembler assembler_;  // of the thread that OnMessage() is called by
+  bool heard_ = false;       // likewise
+
+  absl::Mutex mutex_;
+  std::shared_ptr<FetchStream> stream_ ABSL_GUARDED_BY(mutex_);
+  int attempts_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool timed_out_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
 
-std::unique_ptr<PageFetch> FetchOverGrpc(grpc::GenericStub& stub, const v1::FetchRequest& request,
-                                         const std::string& token, absl::Duration timeout,
+std::unique_ptr<PageFetch> FetchOverGrpc(std::shared_ptr<FetchStreams> streams,
+                                         const v1::FetchRequest& request, absl::Duration timeout,
                                          const Identity& identity,
                                          absl::Span<const PageKey> expected_keys,
                                          PageTarget target) {
-  return std::make_unique<GrpcPageFetch>(stub, request, token, timeout, identity, expected_keys,
-                                         std::move(target));
+  return std::make_unique<GrpcPageFetch>(std::move(streams), request, timeout, identity,
+                                         expected_keys, std::move(target));
 }
 
 }  // namespace pagoda::client

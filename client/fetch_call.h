@@ -5,22 +5,18 @@
 // Errors     those of cache.proto; DATA_LOSS also when a header, a key or a checksum does not fit
 #pragma once
 
-#include <grpcpp/generic/generic_stub.h>
-
 #include <memory>
-#include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/client.h"
+#include "client/fetch_stream.h"
 #include "pagoda/v1/cache.pb.h"
 
 namespace pagoda::client {
 
-// `expected_keys` are those of the pages asked for, in order. The call ends by itself after
-// `timeout`.
-std::unique_ptr<PageFetch> FetchOverGrpc(grpc::GenericStub& stub, const v1::FetchRequest& request,
-                                         const std::string& token, absl::Duration timeout,
+// `expected_keys` are those of the pages asked for, in order. After `timeout` the fetch is over.
+std::unique_ptr<PageFetch> FetchOverGrpc(std::shared_ptr<FetchStreams> streams,
+                                         const v1::FetchRequest& request, absl::Duration timeout,
                                          const Identity& identity,
                                          absl::Span<const PageKey> expected_keys,
                                          PageTarget target);

@@ -13,14 +13,14 @@ Steps, in this order:
   tidy       style rules that a machine can check
   release    g++, optimised: builds everything, runs all tests
   simulation 2,000 seeded stories of the store's pure core, 10,000 steps each
-  asan       AddressSanitizer and UndefinedBehaviorSanitizer: the fast tests outside of the command
-             line (label sanitize)
+  asan       clang, AddressSanitizer and UndefinedBehaviorSanitizer: the product builds without a
+             thread-safety error; the fast tests outside of the command line (label sanitize)
   tsan       ThreadSanitizer: those of them in which threads meet (label threaded)
-  dev        clang: the product builds without a thread-safety error
+  dev        clang in debug, every header compiled alone (--full, or --only dev)
   fuzz       libFuzzer on every parser of outside bytes, two minutes in all
 
   --quick    packages, data, tidy and release only
-  --full     sanitizers and clang on all tests, every header compiled alone, fuzzing for 10 minutes
+  --full     sanitizers and clang on all tests, dev too, fuzzing for 10 minutes
   --only S   this step alone; may be given more than once
   --jobs N   compilers and tests at a time (default: one for each core)
 
@@ -56,7 +56,8 @@ while (($# > 0)); do
 done
 
 all_steps=(packages data tidy release simulation asan tsan dev fuzz)
-steps=("${all_steps[@]}")
+steps=(packages data tidy release simulation asan tsan fuzz)
+[[ $mode != full ]] || steps=("${all_steps[@]}")
 [[ $mode != quick ]] || steps=(packages data tidy release)
 ((${#only[@]} == 0)) || steps=("${only[@]}")
 for step in "${steps[@]}"; do
@@ -156,12 +157,14 @@ step_simulation() {
   fi
 }
 
-# Sanitizer builds compile only what their tests need: a quarter of a build of everything.
+# sanitized PRESET LABEL [TARGET ...]: builds only what those tests need, and the targets.
 sanitized() {
+  local preset=$1 label=$2
+  shift 2
   if [[ $mode == full ]]; then
-    build "$1" all && run_ctest "$1" --label-exclude '^bench$'
+    build "$preset" all && run_ctest "$preset" --label-exclude '^bench$'
   else
-    build "$1" "$2_tests" && run_ctest "$1" --label-regex "^$2\$"
+    build "$preset" "${label}_tests" "$@" && run_ctest "$preset" --label-regex "^$label\$"
   fi
 }
 
@@ -170,7 +173,7 @@ step_asan() {
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   [[ ! -f tests/asan.supp ]] ||
     export LSAN_OPTIONS=suppressions=$root/tests/asan.supp:print_suppressions=0
-  sanitized asan sanitize
+  sanitized asan sanitize pagodad pagoda pagoda-worker
 }
 
 step_tsan() {
@@ -187,11 +190,7 @@ step_tsan() {
 }
 
 step_dev() {
-  if [[ $mode == full ]]; then
-    build dev all all_verify_interface_header_sets && run_ctest dev --label-regex '^fast$'
-  else
-    build dev pagodad pagoda pagoda-worker
-  fi
+  build dev all all_verify_interface_header_sets && run_ctest dev --label-regex '^fast$'
 }
 
 step_fuzz() {

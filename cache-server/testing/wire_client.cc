@@ -152,10 +152,15 @@ v1::FetchRequest WireClient::FetchFor(const v1::LookupResponse& lookup) {
 
 absl::StatusOr<std::vector<FetchedPage>> WireClient::Fetch(const v1::FetchRequest& request) {
   const std::unique_ptr<grpc::ClientContext> context = Context();
-  const auto stream = cache_->Fetch(context.get(), request);
+  const auto stream = cache_->Fetch(context.get());
+  (void)stream->Write(request);
+  (void)stream->WritesDone();
   std::map<uint32_t, FetchedPage> pages;
+  absl::Status end;
   v1::FetchResponse response;
   while (stream->Read(&response)) {
+    end = absl::Status(static_cast<absl::StatusCode>(response.end().code()),
+                       response.end().message());
     for (const v1::PageStart& start : response.starts()) {
       PAGODA_ASSIGN_OR_RETURN(PageHeader header, DecodePageHeader(AsBytes(start.header())));
       FetchedPage& page = pages[start.page_index()];
@@ -173,6 +178,7 @@ absl::StatusOr<std::vector<FetchedPage>> WireClient::Fetch(const v1::FetchReques
     }
   }
   PAGODA_RETURN_IF_ERROR(FromGrpc(stream->Finish()));
+  PAGODA_RETURN_IF_ERROR(end);
   std::vector<FetchedPage> out;
   for (auto& [index, page] : pages) out.push_back(std::move(page));
   return out;

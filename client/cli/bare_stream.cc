@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "client/channel.h"
 #include "proto/wire.h"
 
 namespace pagoda::cli {
@@ -74,54 +75,54 @@ class Sink {
   std::vector<std::byte> memory_;
 };
 
-// The server's side of both directions: the first message says what is wanted.
+// The server's side of both directions: a message says what is wanted, then that is moved, and so
+// on. What was sent is answered by an empty message.
 class ServerStream : public grpc::ServerGenericBidiReactor {
  public:
   explicit ServerStream(bool sends) : sends_(sends) { StartRead(&message_); }
 
   void OnReadDone(bool ok) override {
-    if (!started_) {
-      started_ = true;
-      if (!ok || !Decode(message_, transfer_)) {
-        Finish(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "bare stream: no request"));
-        return;
+    if (!ok) return Finish(grpc::Status::OK);
+    if (left_ > 0) {
+      sink_.Take(message_);
+      --left_;
+    } else {
+      BareTransfer transfer;
+      if (!Decode(message_, transfer)) {
+        return Finish(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "bare stream: no request"));
       }
-      sink_.set_transfer(transfer_);
-      sends_ ? SendNext() : StartRead(&message_);
-      return;
+      transfer_ = transfer;
+      left_ = transfer.message_count;
+      sink_.set_transfer(transfer);
+      if (sends_) return SendNext();
     }
-    if (!ok) {
-      Finish(grpc::Status::OK);
-      return;
-    }
-    sink_.Take(message_);
-    StartRead(&message_);
+    if (left_ > 0) return StartRead(&message_);
+    message_ = grpc::ByteBuffer();
+    const grpc::Slice nothing("");
+    answer_ = grpc::ByteBuffer(&nothing, 1);
+    StartWrite(&answer_);
   }
   void OnWriteDone(bool ok) override {
-    if (ok) {
-      SendNext();
-    } else {
-      Finish(grpc::Status::CANCELLED);
-    }
+    if (!ok) return Finish(grpc::Status::CANCELLED);
+    sends_ ? SendNext() : StartRead(&message_);
   }
   void OnDone() override { delete this; }
 
  private:
   void SendNext() {
-    if (sent_ == transfer_.message_count) {
-      Finish(grpc::Status::OK);
-      return;
-    }
-    message_ = MessageAt(sent_++, transfer_.message_bytes);
-    StartWrite(&message_, grpc::WriteOptions().set_no_compression());
+    if (left_ == 0) return StartRead(&message_);
+    --left_;
+    answer_ = MessageAt(sent_++, transfer_.message_bytes);
+    StartWrite(&answer_, grpc::WriteOptions().set_no_compression());
   }
 
   const bool sends_;
-  bool started_ = false;
   BareTransfer transfer_;
+  int64_t left_ = 0;
   int64_t sent_ = 0;
   Sink sink_;
   grpc::ByteBuffer message_;
+  grpc::ByteBuffer answer_;
 };
 
 class Service : public grpc::CallbackGenericService {
@@ -131,41 +132,73 @@ class Service : public grpc::CallbackGenericService {
   }
 };
 
-class ClientStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+}  // namespace
+
+// One direction of a client: one call for all its transfers.
+class BareClient::Line : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  ClientStream(grpc::GenericStub& stub, const BareTransfer& transfer, bool sends)
-      : transfer_(transfer), sends_(sends), outgoing_(Encode(transfer)) {
-    sink_.set_transfer(transfer);
+  Line(grpc::GenericStub& stub, bool sends) : sends_(sends) {
     stub.PrepareBidiStreamingCall(&context_, sends ? kSendMethod : kReceiveMethod, {}, this);
-    if (sends_) {
-      StartWrite(&outgoing_);
-    } else {
-      StartWriteLast(&outgoing_, {});
-    }
+    AddHold();  // until the last read: transfers begin outside of gRPC's calls
     StartRead(&incoming_);
     StartCall();
   }
-
-  absl::Status Wait() {
+  ~Line() override {
+    context_.TryCancel();
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(&done_));
+  }
+
+  absl::Status Run(const BareTransfer& transfer) {
+    bool begun;
+    {
+      absl::MutexLock lock(&mutex_);
+      begun = !over_;
+      if (begun) {
+        transfer_ = transfer;
+        sink_.set_transfer(transfer);
+        left_ = sends_ ? 1 : transfer.message_count;
+        to_send_ = sends_ ? transfer.message_count : 0;
+        writing_ = true;
+        AddHold();  // the read may end now, and with it the other hold
+      }
+    }
+    if (begun) {
+      outgoing_ = Encode(transfer);
+      StartWrite(&outgoing_);
+      RemoveHold();
+    }
+    absl::MutexLock lock(&mutex_);
+    const auto moved = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return (left_ == 0 && !writing_) || done_;
+    };
+    mutex_.Await(absl::Condition(&moved));
+    if (!done_) return absl::OkStatus();
     if (!status_.ok()) return FromGrpc(status_);
-    if (sends_ || received_ == transfer_.message_count) return absl::OkStatus();
-    return absl::UnavailableError(
-        absl::StrCat("bare stream: ", received_, " of ", transfer_.message_count, " messages"));
+    return absl::UnavailableError("bare stream: the server ended it");
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return;
-    ++received_;
+    if (!ok) {
+      {
+        absl::MutexLock lock(&mutex_);
+        over_ = true;
+      }
+      return RemoveHold();
+    }
     sink_.Take(incoming_);
+    {
+      absl::MutexLock lock(&mutex_);
+      --left_;
+    }
     StartRead(&incoming_);
   }
   void OnWriteDone(bool ok) override {
-    if (!ok || !sends_) return;
-    if (sent_ == transfer_.message_count) {
-      StartWritesDone();
-      return;
+    {
+      absl::MutexLock lock(&mutex_);
+      writing_ = ok && to_send_ > 0;
+      if (!writing_) return;
+      --to_send_;
     }
     outgoing_ = MessageAt(sent_++, transfer_.message_bytes);
     StartWrite(&outgoing_, grpc::WriteOptions().set_no_compression());
@@ -177,20 +210,42 @@ class ClientStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   }
 
  private:
-  const BareTransfer transfer_;
   const bool sends_;
   grpc::ClientContext context_;
-  // Each touched by one kind of reaction alone; received_ is read after OnDone().
+  // Each touched by one kind of reaction alone, and by Run() while there is none.
   grpc::ByteBuffer outgoing_;
-  int64_t sent_ = 0;
   grpc::ByteBuffer incoming_;
-  int64_t received_ = 0;
+  BareTransfer transfer_;
+  int64_t sent_ = 0;
   Sink sink_;
 
   absl::Mutex mutex_;
+  int64_t left_ ABSL_GUARDED_BY(mutex_) = 0;     // messages to come
+  int64_t to_send_ ABSL_GUARDED_BY(mutex_) = 0;  // beside the one being written
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
 };
+
+BareClient::BareClient(const std::string& address) : stub_(client::MakeDataChannel(address)) {}
+BareClient::~BareClient() = default;
+
+absl::Status BareClient::Receive(const BareTransfer& transfer) {
+  return Run(receives_, false, transfer);
+}
+
+absl::Status BareClient::Send(const BareTransfer& transfer) { return Run(sends_, true, transfer); }
+
+absl::Status BareClient::Run(std::unique_ptr<Line>& line, bool sends,
+                             const BareTransfer& transfer) {
+  if (line == nullptr) line = std::make_unique<Line>(stub_, sends);
+  absl::Status status = line->Run(transfer);
+  if (!status.ok()) line.reset();
+  return status;
+}
+
+namespace {
 
 // The arguments that pagodad gives its server.
 void AddDataArguments(grpc::ServerBuilder& builder) {
@@ -236,14 +291,6 @@ BareServer::BareServer(std::unique_ptr<Parts> parts, std::string address)
 BareServer::~BareServer() {
   parts_->server->Shutdown();
   parts_->server->Wait();
-}
-
-absl::Status BareReceive(grpc::GenericStub& stub, const BareTransfer& transfer) {
-  return ClientStream(stub, transfer, /*sends=*/false).Wait();
-}
-
-absl::Status BareSend(grpc::GenericStub& stub, const BareTransfer& transfer) {
-  return ClientStream(stub, transfer, /*sends=*/true).Wait();
 }
 
 }  // namespace pagoda::cli

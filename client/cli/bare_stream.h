@@ -43,8 +43,22 @@ struct BareTransfer {
   std::byte* into = nullptr;
 };
 
-// One stream on its own call; returns when all messages have arrived.
-absl::Status BareReceive(grpc::GenericStub& stub, const BareTransfer& transfer);
-absl::Status BareSend(grpc::GenericStub& stub, const BareTransfer& transfer);
+// A connection of its own with one open stream for each direction. One transfer at a time.
+class BareClient {
+ public:
+  explicit BareClient(const std::string& address);
+  ~BareClient();
+  // Return when all messages have arrived.
+  absl::Status Receive(const BareTransfer& transfer);
+  absl::Status Send(const BareTransfer& transfer);
+
+ private:
+  class Line;
+  absl::Status Run(std::unique_ptr<Line>& line, bool sends, const BareTransfer& transfer);
+
+  grpc::GenericStub stub_;
+  std::unique_ptr<Line> receives_;
+  std::unique_ptr<Line> sends_;
+};
 
 }  // namespace pagoda::cli

@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include "client/channel.h"
 #include "client/cli/temp_folder.h"
 #include "storage/base/testing/status_matchers.h"
 
@@ -18,12 +17,12 @@ TEST(BareStreamTest, BothDirectionsOnBothSockets) {
        {std::string("127.0.0.1:0"), "unix:" + folder->File("bare.sock")}) {
     auto server = BareServer::Start(address);
     PAGODA_ASSERT_OK(server);
-    grpc::GenericStub stub(client::MakeDataChannel((*server)->address()));
+    BareClient client((*server)->address());
     for (const bool copy : {false, true}) {
-      PAGODA_EXPECT_OK(BareReceive(stub, {1 << 20, 8, copy}));
-      PAGODA_EXPECT_OK(BareSend(stub, {1 << 20, 8, copy}));
-      PAGODA_EXPECT_OK(BareReceive(stub, {1, 1, copy}));
-      PAGODA_EXPECT_OK(BareSend(stub, {1, 0, copy}));
+      PAGODA_EXPECT_OK(client.Receive({1 << 20, 8, copy}));
+      PAGODA_EXPECT_OK(client.Send({1 << 20, 8, copy}));
+      PAGODA_EXPECT_OK(client.Receive({1, 1, copy}));
+      PAGODA_EXPECT_OK(client.Send({1, 0, copy}));
     }
   }
 }
@@ -35,9 +34,9 @@ TEST(BareStreamTest, AnAddressInUseAndNobodyThere) {
               StatusIs(absl::StatusCode::kUnavailable, "cannot listen"));
   const std::string address = (*server)->address();
   server->reset();
-  grpc::GenericStub stub(client::MakeDataChannel(address));
-  EXPECT_THAT(BareReceive(stub, {1 << 10, 1, true}), StatusIs(absl::StatusCode::kUnavailable));
-  EXPECT_THAT(BareSend(stub, {1 << 10, 1, true}), StatusIs(absl::StatusCode::kUnavailable));
+  BareClient client(address);
+  EXPECT_THAT(client.Receive({1 << 10, 1, true}), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(client.Send({1 << 10, 1, true}), StatusIs(absl::StatusCode::kUnavailable));
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/channel.h"
 #include "client/cli/bare_stream.h"
 #include "client/cli/bench_pages.h"
 #include "client/cli/interrupt.h"
@@ -173,8 +172,8 @@ class Bench {
   absl::Status MeasureLookups(Peer& peer);
   // Makes room: the pages of this model go, if this caller may do that.
   void EvictOwn(const ModelSpec& model);
-  absl::StatusOr<double> BareRate(absl::Status (*transfer)(grpc::GenericStub&, const BareTransfer&),
-                                  bool copy);
+  using BareMove = absl::Status (BareClient::*)(const BareTransfer&);
+  absl::StatusOr<double> BareRate(BareMove move, bool copy);
 
   double total_bytes() const {
     return static_cast<double>(pages_.payload_bytes()) * options_.thread_count;
@@ -186,9 +185,9 @@ class Bench {
   const BenchPages pages_;  // of one thread
   ModelSpec model_;
   std::unique_ptr<BareServer> bare_server_;
-  std::vector<std::unique_ptr<grpc::GenericStub>> bare_stubs_;  // one per thread
-  std::vector<kernels::AlignedBuffer> bare_memory_;             // one per thread: all its bytes
-  std::vector<std::unique_ptr<Peer>> peers_;                    // one per thread
+  std::vector<std::unique_ptr<BareClient>> bare_clients_;  // one per thread
+  std::vector<kernels::AlignedBuffer> bare_memory_;        // one per thread: all its bytes
+  std::vector<std::unique_ptr<Peer>> peers_;               // one per thread
   BenchReport report_;
 };
 
@@ -197,8 +196,7 @@ absl::Status Bench::Prepare() {
   model_ = BenchModel(options_.shape, revision);
   PAGODA_ASSIGN_OR_RETURN(bare_server_, BareServer::Start(bare_address_));
   for (int i = 0; i < options_.thread_count; ++i) {
-    bare_stubs_.push_back(
-        std::make_unique<grpc::GenericStub>(client::MakeDataChannel(bare_server_->address())));
+    bare_clients_.push_back(std::make_unique<BareClient>(bare_server_->address()));
     bare_memory_.emplace_back(pages_.payload_bytes() + options_.message_bytes);
     PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<Peer> peer, Peer::Connect(connection_, model_, pages_));
     peers_.push_back(std::move(peer));
@@ -209,8 +207,8 @@ absl::Status Bench::Prepare() {
   report_.message_bytes = options_.message_bytes;
   report_.thread_count = options_.thread_count;
   // Connections open and memory is touched before anything counts.
-  PAGODA_RETURN_IF_ERROR(BareRate(BareReceive, true).status());
-  return BareRate(BareSend, true).status();
+  PAGODA_RETURN_IF_ERROR(BareRate(&BareClient::Receive, true).status());
+  return BareRate(&BareClient::Send, true).status();
 }
 
 absl::Status Bench::RunRound(int round) {
@@ -249,26 +247,24 @@ absl::Status Bench::DaemonRound(int round) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> Bench::BareRate(absl::Status (*transfer)(grpc::GenericStub&,
-                                                                const BareTransfer&),
-                                       bool copy) {
+absl::StatusOr<double> Bench::BareRate(BareMove move, bool copy) {
   const int64_t count = std::max<int64_t>(1, pages_.payload_bytes() / options_.message_bytes);
-  PAGODA_ASSIGN_OR_RETURN(const double seconds, TimeThreads(options_.thread_count, [&](int thread) {
-                            const auto at = static_cast<size_t>(thread);
-                            return transfer(*bare_stubs_[at],
-                                            {.message_bytes = options_.message_bytes,
-                                             .message_count = count,
-                                             .copy = copy,
-                                             .into = bare_memory_[at].data()});
-                          }));
+  PAGODA_ASSIGN_OR_RETURN(
+      const double seconds, TimeThreads(options_.thread_count, [&](int thread) {
+        const auto at = static_cast<size_t>(thread);
+        return (bare_clients_[at].get()->*move)({.message_bytes = options_.message_bytes,
+                                                 .message_count = count,
+                                                 .copy = copy,
+                                                 .into = bare_memory_[at].data()});
+      }));
   return static_cast<double>(options_.message_bytes * count * options_.thread_count) / seconds;
 }
 
 absl::Status Bench::BareRound() {
-  for (const auto& [transfer, rounds] :
-       {std::pair{&BareReceive, &report_.fetch}, std::pair{&BareSend, &report_.push}}) {
-    PAGODA_ASSIGN_OR_RETURN(const double copied, BareRate(transfer, true));
-    PAGODA_ASSIGN_OR_RETURN(const double counted, BareRate(transfer, false));
+  for (const auto& [move, rounds] : {std::pair{&BareClient::Receive, &report_.fetch},
+                                     std::pair{&BareClient::Send, &report_.push}}) {
+    PAGODA_ASSIGN_OR_RETURN(const double copied, BareRate(move, true));
+    PAGODA_ASSIGN_OR_RETURN(const double counted, BareRate(move, false));
     rounds->bare_rates.push_back(copied);
     rounds->bare_nocopy_rates.push_back(counted);
   }

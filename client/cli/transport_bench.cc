@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "client/channel.h"
 #include "client/cli/bare_stream.h"
 #include "client/cli/bench_pages.h"
 #include "client/cli/interrupt.h"
@@ -159,8 +158,8 @@ struct Worker {
   std::unique_ptr<Reader> shm;
   std::unique_ptr<Reader> grpc_unix;
   std::unique_ptr<Reader> grpc_tcp;
-  std::unique_ptr<grpc::GenericStub> bare_unix;
-  std::unique_ptr<grpc::GenericStub> bare_tcp;
+  std::unique_ptr<BareClient> bare_unix;
+  std::unique_ptr<BareClient> bare_tcp;
   std::unique_ptr<client::MappedPages> mapped;  // the whole chain: what memcpy reads
   kernels::AlignedBuffer memory;                // where objects go
   int64_t next = 0;                             // object of the chain
@@ -286,10 +285,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Bench::MakeWorker(int index) {
   PAGODA_ASSIGN_OR_RETURN(worker->grpc_unix,
                           Reader::Connect(unix_daemon_->address(), false, model_));
   PAGODA_ASSIGN_OR_RETURN(worker->grpc_tcp, Reader::Connect(tcp_daemon_->address(), false, model_));
-  worker->bare_unix =
-      std::make_unique<grpc::GenericStub>(client::MakeDataChannel(bare_unix_->address()));
-  worker->bare_tcp =
-      std::make_unique<grpc::GenericStub>(client::MakeDataChannel(bare_tcp_->address()));
+  worker->bare_unix = std::make_unique<BareClient>(bare_unix_->address());
+  worker->bare_tcp = std::make_unique<BareClient>(bare_tcp_->address());
   if (workers_.empty()) {
     chain_unix_ = pages_->MakeChain(worker->shm->scope().root, 0);
     chain_tcp_ = pages_->MakeChain(worker->grpc_tcp->scope().root, 0);
@@ -467,9 +464,9 @@ absl::Status Bench::Fetch(Path path, Worker& worker) {
     case Path::kGrpcTcp:
       return fetch(*worker.grpc_tcp, chain_tcp_);
     case Path::kBareUnix:
-      return BareReceive(*worker.bare_unix, bare);
+      return worker.bare_unix->Receive(bare);
     case Path::kBareTcp:
-      return BareReceive(*worker.bare_tcp, bare);
+      return worker.bare_tcp->Receive(bare);
   }
   return absl::InternalError("no such path");
 }
@@ -511,9 +508,9 @@ absl::Status Bench::Push(Path path, Worker& worker) {
       return status;
     }
     case Path::kBareUnix:
-      return BareSend(*worker.bare_unix, bare);
+      return worker.bare_unix->Send(bare);
     case Path::kBareTcp:
-      return BareSend(*worker.bare_tcp, bare);
+      return worker.bare_tcp->Send(bare);
     case Path::kShmMap:
       break;
   }

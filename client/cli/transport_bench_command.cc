@@ -72,7 +72,7 @@ void AddTransportBenchCommand(CommandLine& commands, CLI::App* bench) {
       "take turns within a round; ratios are medians of pairs in a round, to memcpy of the same\n"
       "bytes by as many threads, or to a bare gRPC stream.\n\n"
       "  shm-map    pages mapped, nothing copied       shm-copy   copied out of shared memory\n"
-      "  grpc-unix, grpc-tcp   over gRPC               bare-...   gRPC alone, a call an object\n\n"
+      "  grpc-unix, grpc-tcp   over gRPC               bare-...   gRPC alone, on an open stream\n\n"
       "Example: pagoda bench transport\n"
       "         pagoda bench transport --bytes 1048576,8388608 --clients 1 --json "
       "transport.json\n\n"

@@ -210,7 +210,8 @@ class HostileTest : public ShmTest {
     fetch.set_lease_id(lease);
     fetch.set_page_count(static_cast<uint32_t>(chain.size()));
     auto deaf = wire.Context(0.3);
-    const auto reader = wire.cache().Fetch(deaf.get(), fetch);
+    const auto reader = wire.cache().Fetch(deaf.get());
+    (void)reader->Write(fetch);
     auto context = wire.Context(0.5);
     const auto push = wire.cache().Push(context.get());
     v1::PushRequest request;
