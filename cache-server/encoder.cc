@@ -7,6 +7,12 @@
 #include "storage/base/status_macros.h"
 
 namespace pagoda {
+namespace {
+
+constexpr size_t kBatchPages = 64;
+constexpr absl::Duration kBatchTime = absl::Milliseconds(2);
+
+}  // namespace
 
 Encoder::Encoder(const Options& options, TieredStore& store, const ModelRegistry& models,
                  Metrics& metrics, const Clock& clock)
@@ -194,8 +200,17 @@ void Encoder::Run() {
       const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(queue_mutex_) {
         return stopped_ || !queue_.empty() || !pressed_.empty();
       };
-      queue_mutex_.Await(absl::Condition(&ready));
+      if (!ready()) {
+        // One wake-up for the pages of a moment, not one for each: who pushes them needs the
+        // processor now.
+        queue_mutex_.Await(absl::Condition(&ready));
+        const auto many = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(queue_mutex_) {
+          return stopped_ || queue_.size() >= kBatchPages || !pressed_.empty();
+        };
+        queue_mutex_.AwaitWithTimeout(absl::Condition(&many), kBatchTime);
+      }
       if (stopped_) return;
+      if (!ready()) continue;  // another thread took them
       std::deque<Work>& next = pressed_.empty() ? queue_ : pressed_;
       work = next.front();
       next.pop_front();

@@ -53,17 +53,10 @@ absl::StatusOr<FetchTarget> ParseFetch(ServiceContext& context, const Caller& ca
   }
   target.lease = token->lease;
   target.scope = caller.scopes()[token->scope_index].id;
-  PAGODA_ASSIGN_OR_RETURN(std::vector<RecordKey> keys,
-                          context.store.LeasedKeys(target.session.view(), target.lease));
-  if (request.page_count() == 0 || request.page_begin() >= keys.size() ||
-      request.page_count() > keys.size() - request.page_begin()) {
-    return absl::InvalidArgumentError(absl::StrFormat("pages: %d+%d asked, the lease has %d",
-                                                      request.page_begin(), request.page_count(),
-                                                      keys.size()));
-  }
+  PAGODA_ASSIGN_OR_RETURN(target.keys,
+                          context.store.LeasedKeys(target.session.view(), target.lease,
+                                                   request.page_begin(), request.page_count()));
   target.page_begin = request.page_begin();
-  target.keys.assign(keys.begin() + request.page_begin(),
-                     keys.begin() + request.page_begin() + request.page_count());
   return target;
 }
 

@@ -201,9 +201,13 @@ absl::Status PagePush::Add(const PieceView& piece) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "pieces: %d bytes at offset %d of a segment of %d", piece.size, offset_, segment.length));
   }
-  for (const ByteSpan run : piece.data) crc_ = Crc32c(run, crc_);
-  if (staged_.has_value()) {
-    piece.CopyTo(staged_->segment(segment_).subspan(offset_, piece.size));
+  for (const ByteSpan run : piece.data) {
+    if (staged_.has_value()) {
+      staged_->Append(segment_, run);
+      crc_ = staged_->appended_crc32c(segment_);
+    } else {
+      crc_ = Crc32c(run, crc_);
+    }
   }
   context_.metrics.OnTransferBytes(TransferDirection::kIn, static_cast<int64_t>(piece.size));
   offset_ += piece.size;
@@ -232,13 +236,14 @@ absl::Status PagePush::AddShared(ByteSpan bytes) {
     return absl::InvalidArgumentError(absl::StrFormat("segment %d: %d bytes, expected %d", segment_,
                                                       bytes.size(), segment.length));
   }
-  if (staged_.has_value()) {
-    const MutableByteSpan taken = staged_->segment(segment_).subspan(0, bytes.size());
-    std::memcpy(taken.data(), bytes.data(), bytes.size());
-    bytes = taken;
-  }
   context_.metrics.OnShmTaken(static_cast<int64_t>(bytes.size()));
-  const uint32_t crc = Crc32c(bytes);
+  uint32_t crc;
+  if (staged_.has_value()) {
+    staged_->Append(segment_, bytes);
+    crc = staged_->appended_crc32c(segment_);
+  } else {
+    crc = Crc32c(bytes);
+  }
   if (crc != segment.crc32c) {
     return absl::DataLossError(absl::StrFormat("segment %d: checksum %08x, announced %08x",
                                                segment_, crc, segment.crc32c));

@@ -109,16 +109,14 @@ absl::StatusOr<LocateTarget> ParseLocate(ServiceContext& context, const ShmConne
   if (!token.has_value() || token->instance != context.instance_tag) {
     return absl::NotFoundError("the lease is unknown; look up again");
   }
-  PAGODA_ASSIGN_OR_RETURN(const std::vector<RecordKey> keys,
-                          context.store.LeasedKeys(connection.session()->view(), token->lease));
-  if (request.page_count == 0 || request.page_count > shm::kPagesMax ||
-      request.page_begin >= keys.size() || request.page_count > keys.size() - request.page_begin) {
-    return absl::InvalidArgumentError(absl::StrFormat("pages: %d+%d asked, the lease has %d",
-                                                      request.page_begin, request.page_count,
-                                                      keys.size()));
+  if (request.page_count > shm::kPagesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("pages: %d asked at once, at most %d", request.page_count, shm::kPagesMax));
   }
-  const auto begin = keys.begin() + request.page_begin;
-  return LocateTarget{token->lease, {begin, begin + request.page_count}};
+  PAGODA_ASSIGN_OR_RETURN(std::vector<RecordKey> keys,
+                          context.store.LeasedKeys(connection.session()->view(), token->lease,
+                                                   request.page_begin, request.page_count));
+  return LocateTarget{token->lease, std::move(keys)};
 }
 
 size_t SendPlaces(ServiceContext& context, ShmConnection& connection, shm::Op op, uint32_t tag,

@@ -1,5 +1,6 @@
 #include "storage/host_page.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
@@ -125,7 +126,8 @@ StagedPage::StagedPage(std::shared_ptr<HostTier> tier, PageHeader header, Slab h
     : tier_(std::move(tier)),
       header_(std::move(header)),
       header_slab_(std::move(header_slab)),
-      segments_(std::move(segments)) {}
+      segments_(std::move(segments)),
+      appended_(segments_.size()) {}
 
 StagedPage& StagedPage::operator=(StagedPage&& other) noexcept {
   if (this == &other) return *this;
@@ -133,6 +135,7 @@ StagedPage& StagedPage::operator=(StagedPage&& other) noexcept {
   header_slab_ = std::move(other.header_slab_);
   header_ = std::move(other.header_);
   tier_ = std::move(other.tier_);
+  appended_ = std::move(other.appended_);
   ticket_ = std::move(other.ticket_);
   return *this;
 }
@@ -143,13 +146,27 @@ MutableByteSpan StagedPage::segment(size_t index) const {
 
 int64_t StagedPage::bytes() const { return SumBytes(header_slab_, segments_); }
 
+void StagedPage::Append(size_t index, ByteSpan bytes) {
+  constexpr size_t kBlockBytes = 64 << 10;
+  Appended& appended = appended_[index];
+  const MutableByteSpan room = segment(index).subspan(appended.bytes, bytes.size());
+  for (size_t at = 0; at < bytes.size(); at += kBlockBytes) {
+    const size_t size = std::min(kBlockBytes, bytes.size() - at);
+    std::memcpy(room.data() + at, bytes.data() + at, size);
+    // Of the copy: what the source holds may change while we read it.
+    appended.crc32c = Crc32c(room.subspan(at, size), appended.crc32c);
+  }
+  appended.bytes += bytes.size();
+}
+
 void StagedPage::ComputeChecksums() {
   for (size_t i = 0; i < segments_.size(); ++i) header_.segments[i].crc32c = Crc32c(segment(i));
 }
 
 absl::Status StagedPage::VerifyChecksums() const {
   for (size_t i = 0; i < segments_.size(); ++i) {
-    const uint32_t crc = Crc32c(segment(i));
+    const MutableByteSpan bytes = segment(i);
+    const uint32_t crc = appended_[i].bytes == bytes.size() ? appended_[i].crc32c : Crc32c(bytes);
     if (crc != header_.segments[i].crc32c) {
       return absl::DataLossError(
           absl::StrFormat("page: segment %d has checksum %08x, header says %08x", i, crc,

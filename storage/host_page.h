@@ -93,6 +93,12 @@ class StagedPage {
   // Destroyed together with the staged bytes, or when they become a page: for whoever counts them.
   void AttachTicket(std::shared_ptr<const void> ticket) { ticket_ = std::move(ticket); }
 
+  // Copies the next bytes of a segment and takes their checksum while they are in the cache, so
+  // that nobody reads them again for it. Whoever appends to a segment writes it no other way.
+  void Append(size_t index, ByteSpan bytes);
+  // Of what was appended so far.
+  uint32_t appended_crc32c(size_t index) const { return appended_[index].crc32c; }
+
   // Sets every segment's checksum from its bytes: for pages that this process produced itself.
   void ComputeChecksums();
   // DATA_LOSS names the first segment whose bytes do not match its checksum.
@@ -110,6 +116,11 @@ class StagedPage {
   PageHeader header_;
   Slab header_slab_;
   std::vector<Slab> segments_;
+  struct Appended {
+    uint64_t bytes = 0;
+    uint32_t crc32c = 0;
+  };
+  std::vector<Appended> appended_;  // one for each segment
   std::shared_ptr<const void> ticket_;
 };
 

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "storage/base/crc32c.h"
 #include "storage/base/testing/status_matchers.h"
 #include "storage/testing/test_pages.h"
 
@@ -128,6 +129,32 @@ TEST(HostPageTest, PageOutlivesItsTiersOwner) {
   const HostPagePtr page = *StagedPage::Freeze(std::move(staged));
   tier = nullptr;
   EXPECT_TRUE(IsExactly(*page, spec));
+}
+
+TEST(HostPageTest, AppendedBytesAreCheckedOnTheWay) {
+  const auto tier = MakeTier();
+  const TestPage spec = TestRoot(1);
+  StagedPage staged = *StagedPage::Create(tier, HeaderOf(spec));
+  Fill(spec, staged);
+  StagedPage appended = *StagedPage::Create(tier, staged.header());
+  for (size_t i = 0; i < staged.segment_count(); ++i) {
+    const ByteSpan bytes = staged.segment(i);
+    const size_t cut = std::min<size_t>(bytes.size(), 7);
+    appended.Append(i, bytes.subspan(0, cut));
+    appended.Append(i, bytes.subspan(cut));
+    EXPECT_EQ(appended.appended_crc32c(i), Crc32c(bytes));
+  }
+  PAGODA_EXPECT_OK(appended.VerifyChecksums());
+  appended.mutable_header().segments[1].crc32c ^= 1;
+  EXPECT_THAT(appended.VerifyChecksums(), StatusIs(absl::StatusCode::kDataLoss, "segment 1"));
+
+  // What did not come to its end is read again.
+  StagedPage part = *StagedPage::Create(tier, staged.header());
+  Fill(spec, part);
+  part.Append(1, ByteSpan(staged.segment(1)).subspan(0, 1));
+  PAGODA_EXPECT_OK(part.VerifyChecksums());
+  part.segment(1).back() ^= std::byte{1};
+  EXPECT_THAT(part.VerifyChecksums(), StatusIs(absl::StatusCode::kDataLoss, "segment 1"));
 }
 
 TEST(HostPageTest, WrongChecksumIsNamed) {

@@ -255,8 +255,9 @@ class TieredStore {
   absl::StatusOr<SharedChunk> ShareMemory(uint64_t memfd_id) const {
     return host_->Share(memfd_id);
   }
-  // The record keys of a living lease, in the order of the lookup.
-  absl::StatusOr<std::vector<RecordKey>> LeasedKeys(absl::string_view session_id, LeaseId id)
+  // Record keys of a living lease, in the order of the lookup. INVALID_ARGUMENT: it has not so many.
+  absl::StatusOr<std::vector<RecordKey>> LeasedKeys(absl::string_view session_id, LeaseId id,
+                                                    uint32_t begin, uint32_t count)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Each returns the number of leases ended.
   int64_t ReleaseLease(absl::string_view session_id, LeaseId id) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -91,13 +91,19 @@ absl::StatusOr<HostPagePtr> TieredStore::GetLeased(absl::string_view session_id,
 }
 
 absl::StatusOr<std::vector<RecordKey>> TieredStore::LeasedKeys(absl::string_view session_id,
-                                                               LeaseId id) {
+                                                               LeaseId id, uint32_t begin,
+                                                               uint32_t count) {
   absl::MutexLock lock(&mutex_);
   const Lease* lease = leases_.Find(session_id, id, clock_.Monotonic());
   if (lease == nullptr) return absl::NotFoundError("lease: ended, or of another session");
+  const size_t found = lease->pages.size();
+  if (count == 0 || begin >= found || count > found - begin) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("pages: %d+%d asked, the lease has %d", begin, count, found));
+  }
   std::vector<RecordKey> keys;
-  keys.reserve(lease->pages.size());
-  for (const LeasedPage& page : lease->pages) keys.push_back(page.record);
+  keys.reserve(count);
+  for (uint32_t i = begin; i < begin + count; ++i) keys.push_back(lease->pages[i].record);
   return keys;
 }
 

@@ -22,7 +22,7 @@ TEST_F(TieredStoreLeaseTest, LeaseHoldsItsPagesUntilItEnds) {
   const LeaseTerms terms{"session", "request", absl::Seconds(10)};
   const LookupAnswer answer = Lookup(chain, Precision::kNone, Precision::kNone, terms);
   ASSERT_NE(answer.lease, 0u);
-  EXPECT_EQ(store_->LeasedKeys("session", answer.lease)->size(), 2u);
+  EXPECT_EQ(store_->LeasedKeys("session", answer.lease, 0, 2)->size(), 2u);
   EXPECT_THAT(store_->GetLeased("other", answer.lease, chain[0].record()),
               StatusIs(StatusCode::kNotFound));
   EXPECT_THAT(store_->GetLeased("session", answer.lease, TestRoot(9).record()),

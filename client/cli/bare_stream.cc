@@ -50,6 +50,7 @@ class Sink {
  public:
   void set_transfer(const BareTransfer& transfer) {
     transfer_ = transfer;
+    taken_ = 0;
     if (transfer_.copy && transfer_.into == nullptr) {
       memory_.resize(static_cast<size_t>(transfer.message_bytes));
     }

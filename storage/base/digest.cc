@@ -11,7 +11,11 @@ namespace pagoda {
 Sha256Digest Sha256(absl::string_view data) {
   Sha256Digest digest;
   unsigned int size = 0;
-  const int ok = EVP_Digest(data.data(), data.size(), digest.data(), &size, EVP_sha256(), nullptr);
+  // Looked up once: EVP_sha256() is looked up again by each call, which takes longer than the hash
+  // of a short text.
+  static const EVP_MD* const sha256 = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+  PAGODA_CHECK(sha256 != nullptr);
+  const int ok = EVP_Digest(data.data(), data.size(), digest.data(), &size, sha256, nullptr);
   PAGODA_CHECK(ok == 1);
   PAGODA_CHECK(size == digest.size());
   return digest;
