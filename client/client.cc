@@ -197,6 +197,7 @@ ClientImpl::~ClientImpl() {
   for (const std::weak_ptr<PushStream>& weak : pushes) {
     if (const std::shared_ptr<PushStream> push = weak.lock()) push->Cancel();
   }
+  fetch_streams_->Stop();
   if (session != nullptr) session->Cancel();
   // Push callbacks name this object: wait for the last one, but not for ever.
   for (const std::weak_ptr<PushStream>& weak : pushes) {

@@ -167,10 +167,11 @@ void FetchStream::OnDone(const grpc::Status& status) {
   self = std::move(self_);
 }
 
-FetchStreams::~FetchStreams() {
+void FetchStreams::Stop() {
   std::vector<std::shared_ptr<FetchStream>> idle;
   {
     absl::MutexLock lock(&mutex_);
+    stopped_ = true;
     idle = std::move(idle_);
     idle_.clear();
   }
@@ -200,7 +201,7 @@ std::shared_ptr<FetchStream> FetchStreams::Start(const std::string& session_id,
 void FetchStreams::Return(std::shared_ptr<FetchStream> stream) {
   {
     absl::MutexLock lock(&mutex_);
-    if (idle_.size() < kIdleStreamsMax) {
+    if (!stopped_ && idle_.size() < kIdleStreamsMax) {
       idle_.push_back(std::move(stream));
       return;
     }

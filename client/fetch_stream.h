@@ -2,7 +2,7 @@
 // the bytes of a small page.
 //
 // Threads    every method from any thread; a sink is called on gRPC's threads, one call at a time
-// Ownership  who starts a request keeps its sink until OnEnd(). The pool's end cancels its streams
+// Ownership  who starts a request keeps its sink until OnEnd()
 // Limits     a stream answers one request at a time; kIdleStreamsMax are kept for the next ones
 #pragma once
 
@@ -87,7 +87,8 @@ class FetchStreams : public std::enable_shared_from_this<FetchStreams> {
 
   FetchStreams(grpc::GenericStub& stub, std::string token)
       : stub_(stub), token_(std::move(token)) {}
-  ~FetchStreams();
+  // Ends what is idle, and waits for that; what comes back from now on ends, too.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Asks on an idle stream of that session, which may have broken unnoticed, or on a new one;
   // `fresh`: on a new one.
@@ -102,6 +103,7 @@ class FetchStreams : public std::enable_shared_from_this<FetchStreams> {
   const std::string token_;
 
   absl::Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<FetchStream>> idle_ ABSL_GUARDED_BY(mutex_);
 };
 
