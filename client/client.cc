@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "client/channel.h"
 #include "client/combined_fetch.h"
+#include "client/connect_advice.h"
 #include "client/executor.h"
 #include "client/fetch_call.h"
 #include "client/messages.h"
@@ -168,9 +169,9 @@ class ClientImpl : public Client {
 
 ClientImpl::ClientImpl(ClientOptions options)
     : options_(std::move(options)),
-      control_channel_(MakeControlChannel(options_.target)),
+      control_channel_(MakeControlChannel(options_.target, options_.tls)),
       stub_(v1::Cache::NewStub(control_channel_)),
-      data_channel_(MakeDataChannel(options_.target)),
+      data_channel_(MakeDataChannel(options_.target, options_.tls)),
       data_stub_(std::make_unique<grpc::GenericStub>(data_channel_)),
       last_error_(absl::UnavailableError("not connected yet")),
       thread_([this] { Run(); }) {}
@@ -282,7 +283,13 @@ absl::StatusOr<ServerInfo> ClientImpl::Hello() {
   grpc::ClientContext context;
   PrepareContext(context, options_.token, options_.connect_timeout);
   v1::HelloResponse response;
-  PAGODA_RETURN_IF_ERROR(FromGrpc(stub_->Hello(&context, request, &response)));
+  absl::Status status = FromGrpc(stub_->Hello(&context, request, &response));
+  if (absl::IsUnavailable(status)) {
+    const std::string advice =
+        ConnectAdvice(options_.target, options_.tls, options_.connect_timeout);
+    if (!advice.empty()) status = absl::UnavailableError(advice);
+  }
+  PAGODA_RETURN_IF_ERROR(status);
   return ServerInfoFromWire(response, options_.model.has_value());
 }
 

@@ -33,6 +33,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/tls_options.h"
 #include "kernels/aligned_buffer.h"
 #include "storage/base/model_spec.h"
 #include "storage/base/page_header.h"
@@ -55,6 +56,7 @@ struct ClientOptions {
   // Behaviour.
   std::string target = "127.0.0.1:7070";  // host:port or unix:/path of the daemon
   std::string token;                      // sent as a bearer token; empty: none
+  TlsOptions tls;  // for a target of TCP; both channels use it
   // The daemon's socket for shared memory, as this process sees its path. Empty: where the daemon
   // says, or beside the target where that is a Unix socket; "none": everything goes over gRPC.
   std::string shm_socket;
