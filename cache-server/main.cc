@@ -87,8 +87,7 @@ void DescribeFlags(CLI::App& app, Flags& flags) {
   app.add_option("--tls-certificate", flags.tls_certificate,
                  "This daemon's certificate in PEM; with it and --tls-key the port speaks TLS")
       ->type_name("FILE");
-  app.add_option("--tls-key", flags.tls_key, "The certificate's key, mode 0600")
-      ->type_name("FILE");
+  app.add_option("--tls-key", flags.tls_key, "The certificate's key, mode 0600")->type_name("FILE");
   app.add_option("--tls-client-ca", flags.tls_client_ca,
                  "The authority whose clients are let in; all others are refused")
       ->type_name("FILE");

@@ -42,18 +42,18 @@ absl::Status ValidateTls(const ServerOptions& options, const ListenAddress& list
   const TlsSettings& tls = options.tls;
   if (!tls.enabled()) return absl::OkStatus();
   if (listen.is_unix()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tls: is set, but listen is ", options.listen,
-        ", and a Unix socket has no TLS; leave tls out, or listen on HOST:PORT"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("tls: is set, but listen is ", options.listen,
+                     ", and a Unix socket has no TLS; leave tls out, or listen on HOST:PORT"));
   }
   if (options.insecure) {
     return absl::InvalidArgumentError(
         "insecure: is true, but tls is set; leave one of the two out");
   }
   if (tls.certificate.empty() || tls.key.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tls.", tls.certificate.empty() ? "certificate" : "key",
-        ": is not set; TLS needs both tls.certificate and tls.key"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("tls.", tls.certificate.empty() ? "certificate" : "key",
+                     ": is not set; TLS needs both tls.certificate and tls.key"));
   }
   if (tls.require_client_certificate && tls.client_ca.empty()) {
     return absl::InvalidArgumentError(

@@ -60,8 +60,8 @@ struct ShmSettings {
   int64_t staging_bytes = int64_t{1} << 30;  // of all clients; pages on their way in
 };
 
-// TLS on a TCP address; Unix sockets stay as they are. All paths are PEM files, read again when they
-// change.
+// TLS on a TCP address; Unix sockets stay as they are. All paths are PEM files, read again when
+// they change.
 struct TlsSettings {
   std::string certificate;  // of this daemon, those up to its authority behind it; empty: no TLS
   std::string key;          // its key, mode 0600, or 0640 where a group hands out secrets

@@ -42,8 +42,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, const TlsO
   }
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(
-      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-          tls.key, tls.certificate, tls.ca, kWatchSeconds));
+      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(tls.key, tls.certificate,
+                                                                           tls.ca, kWatchSeconds));
   options.watch_root_certs();
   if (!tls.certificate.empty()) options.watch_identity_key_cert_pairs();
   if (!tls.server_name.empty()) arguments.SetSslTargetNameOverride(tls.server_name);

@@ -80,7 +80,9 @@ class Attempt {
   }
 
   SSL* ssl() const { return ssl_.get(); }
-  bool Handshake() { return Run([this] { return SSL_connect(ssl_.get()); }); }
+  bool Handshake() {
+    return Run([this] { return SSL_connect(ssl_.get()); });
+  }
   // Whether the other end says anything. A daemon speaks first, once it has let the client in.
   bool Hears() {
     char byte;
@@ -183,6 +185,13 @@ std::string ConnectAdvice(const std::string& target, const TlsOptions& tls,
   const UniqueFd fd = Connect(*host, end);
   if (!fd.valid()) return "";
   return tls.enabled() ? AdviceWithTls(*host, tls, fd.get(), end) : AdviceWithoutTls(fd.get(), end);
+}
+
+absl::Status WithConnectAdvice(absl::Status status, const std::string& target,
+                               const TlsOptions& tls, absl::Duration timeout) {
+  if (!absl::IsUnavailable(status)) return status;
+  const std::string advice = ConnectAdvice(target, tls, timeout);
+  return advice.empty() ? status : absl::Status(status.code(), advice);
 }
 
 }  // namespace pagoda::client

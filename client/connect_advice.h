@@ -14,5 +14,8 @@ namespace pagoda::client {
 // One sentence with cause and remedy; empty where TLS is not the cause, or the target is a Unix
 // socket.
 std::string ConnectAdvice(const std::string& target, const TlsOptions& tls, absl::Duration timeout);
+// `status` of a call, where it is UNAVAILABLE with that sentence instead of its own.
+absl::Status WithConnectAdvice(absl::Status status, const std::string& target,
+                               const TlsOptions& tls, absl::Duration timeout);
 
 }  // namespace pagoda::client

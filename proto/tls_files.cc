@@ -70,9 +70,9 @@ absl::Status LoadIdentity(SSL_CTX* context, const TlsFiles& files, const TlsName
                         ERR_GET_REASON(ERR_peek_error()) == X509_R_KEY_TYPE_MISMATCH;
   const std::string cause = TakeSslError();
   if (mismatch) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        names.key, ": ", files.key, " is not the key of ", names.certificate, " ",
-        files.certificate, "; name the two files that were issued together"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(names.key, ": ", files.key, " is not the key of ", names.certificate, " ",
+                     files.certificate, "; name the two files that were issued together"));
   }
   return absl::InvalidArgumentError(absl::StrCat(
       names.key, ": ", files.key, " holds no private key in PEM without a passphrase (", cause,
@@ -115,8 +115,8 @@ absl::Status CheckTlsDates(const SSL_CTX& context, absl::string_view name) {
   const ASN1_TIME* const end = X509_get0_notAfter(certificate);
   const ASN1_TIME* const begin = X509_get0_notBefore(certificate);
   if (X509_cmp_current_time(end) < 0) {
-    return absl::FailedPreconditionError(absl::StrCat(name, ": the certificate expired on ",
-                                                      DateText(end), "; have it renewed"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, ": the certificate expired on ", DateText(end), "; have it renewed"));
   }
   if (X509_cmp_current_time(begin) > 0) {
     return absl::FailedPreconditionError(

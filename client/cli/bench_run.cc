@@ -312,7 +312,8 @@ absl::Status Bench::Lookups() {
 }
 
 absl::Status Bench::MeasureLookups(Peer& peer) {
-  const auto stub = v1::Cache::NewStub(client::MakeControlChannel(connection_.daemon, connection_.tls));
+  const auto stub =
+      v1::Cache::NewStub(client::MakeControlChannel(connection_.daemon, connection_.tls));
   const int64_t warm_up = 20;
   for (int64_t i = -warm_up; i < options_.lookup_rounds; ++i) {
     const double lookup_start = Now();

@@ -82,6 +82,7 @@ class LiveReplay {
     }
     result_.push_failures = push_failures_->load(std::memory_order_relaxed);
     result_.seconds = Now() - start;
+    result_.path_lines = client_->stats().PathLines();
     return result_;
   }
 

@@ -211,6 +211,12 @@ class Worker {
     return absl::OkStatus();
   }
 
+  // What went by which path, for people.
+  void SayPaths() const {
+    if (client_ == nullptr || flags_.quiet || flags_.json) return;
+    std::fputs(client_->stats().PathLines().c_str(), stderr);
+  }
+
   static void Say(absl::string_view text) {
     std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
   }
@@ -268,6 +274,7 @@ int Run(const Flags& flags) {
   absl::Status status = worker.Start();
   const bool one = !flags.prompt.empty() || !flags.prompt_file.empty();
   if (status.ok()) status = one ? worker.AnswerOne() : worker.AnswerLines();
+  worker.SayPaths();
   if (status.ok()) return 0;
   Worker::Say(absl::StrCat("pagoda-worker: ", status.message()));
   return 1;
