@@ -35,6 +35,19 @@ absl::StatusOr<absl::Duration> ParseTimeout(double seconds, absl::Duration stand
   return absl::Seconds(seconds);
 }
 
+void FillPath(const PathFigures& figures, v1::PathStatus& path) {
+  path.set_path(std::string(figures.path));
+  path.set_bytes_out(figures.bytes_out);
+  path.set_bytes_in(figures.bytes_in);
+  path.set_fetches(figures.out.count);
+  path.set_pushed_pages(figures.in.count);
+  path.set_failures(figures.failures);
+  path.set_fetch_p50_seconds(figures.out.p50_seconds);
+  path.set_fetch_p99_seconds(figures.out.p99_seconds);
+  path.set_push_p50_seconds(figures.in.p50_seconds);
+  path.set_push_p99_seconds(figures.in.p99_seconds);
+}
+
 void FillTier(v1::Tier tier, const TierStats& stats, v1::TierStatus& out) {
   out.set_tier(tier);
   out.set_present(stats.present);
@@ -131,6 +144,9 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* call
     response->set_persist_queue_pages(static_cast<uint64_t>(stats.write_queue_count));
     response->set_unflushed_pages(static_cast<uint64_t>(stats.unflushed_count));
     response->set_encode_queue_pages(static_cast<uint64_t>(context_.encoder.queued_count()));
+    for (const PathFigures& figures : context_.metrics.Paths()) {
+      FillPath(figures, *response->add_paths());
+    }
     for (const auto& [name, value] : context_.metrics.Counters()) {
       (*response->mutable_counters())[name] = value;
     }

@@ -66,6 +66,14 @@ void ReadHost(YamlSection section, HostTierOptions& host, TierPolicies& policies
   section.Finish();
 }
 
+void ReadTls(YamlSection section, TlsSettings& tls) {
+  section.String("certificate", tls.certificate);
+  section.String("key", tls.key);
+  section.String("client_ca", tls.client_ca);
+  section.Bool("require_client_certificate", tls.require_client_certificate);
+  section.Finish();
+}
+
 void ReadShm(YamlSection section, ShmSettings& shm) {
   section.Bool("enabled", shm.enabled);
   section.String("socket", shm.socket);
@@ -168,6 +176,8 @@ absl::Status ReadConfigFile(const std::string& path, ServerOptions& options) {
   root.String("token_file", options.token_file);
   root.String("master_secret_file", options.master_secret_file);
   root.String("log_level", options.log_level);
+  ReadTls(root.Section("tls"), options.tls);
+  root.Bool("insecure", options.insecure);
   StorePolicies& policies = options.policies;
   ReadWatermarks(root.Section("watermarks"), policies.host.marks);
   policies.ssd.marks = policies.host.marks;  // unless a tier has its own

@@ -259,7 +259,35 @@ TEST(OptionsTest, RelationsAreChecked) {
   open.data_dir = "/tmp/x";
   open.listen = "0.0.0.0:7070";
   open.token_file = "/tmp/tokens";
+  EXPECT_THAT(open.Validate(), StatusIs(absl::StatusCode::kInvalidArgument, "insecure"));
+  open.insecure = true;
   PAGODA_EXPECT_OK(open.Validate());
+}
+
+TEST(OptionsTest, TlsIsAllOrNothing) {
+  ServerOptions mutual;
+  mutual.data_dir = "/tmp/x";
+  mutual.listen = "0.0.0.0:7070";
+  mutual.tls.certificate = "c";
+  mutual.tls.key = "k";
+  mutual.tls.client_ca = "a";
+  PAGODA_EXPECT_OK(mutual.Validate());  // the certificate says who may come
+  const auto broken = [&](auto change, const char* word) {
+    ServerOptions options = mutual;
+    change(options);
+    EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument, word));
+  };
+  broken([](ServerOptions& o) { o.tls.certificate = ""; }, "tls.certificate: is not set");
+  broken([](ServerOptions& o) { o.tls.key = ""; }, "tls.key: is not set");
+  broken([](ServerOptions& o) { o.tls.client_ca = ""; }, "tls.require_client_certificate: false");
+  broken([](ServerOptions& o) { o.listen = "unix:/x"; }, "Unix socket");
+  broken([](ServerOptions& o) { o.insecure = true; }, "leave one");
+  broken([](ServerOptions& o) { o.tls.require_client_certificate = false; }, "token_file");
+  ServerOptions tokens = mutual;
+  tokens.tls.client_ca = "";
+  tokens.tls.require_client_certificate = false;
+  tokens.token_file = "/tmp/tokens";
+  PAGODA_EXPECT_OK(tokens.Validate());
 }
 
 TEST(ListenAddressTest, FormsAndLocality) {

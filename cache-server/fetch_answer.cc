@@ -332,7 +332,7 @@ absl::Status FetchAnswerImpl::Plan() {
                             ServePage(page.page, page.encoded, target_.selection));
     served_.push_back(std::move(served));
   }
-  order_ = LayersOutermost(served_, target_.selection.layer_begin);
+  order_ = OrderOf(served_, target_.selection);
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 #include "cache-server/fetch_plan.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "absl/strings/str_format.h"
 #include "proto/wire.h"
@@ -42,6 +43,7 @@ absl::StatusOr<FetchSelection> ParseFetchSelection(const v1::FetchRequest& reque
     return absl::InvalidArgumentError(
         absl::StrFormat("planes: %d selectors, expected at most 64", request.planes_size()));
   }
+  selection.high_first = request.order() == v1::PLANE_ORDER_HIGH_FIRST;
   for (const v1::PlaneSelector& selector : request.planes()) {
     PAGODA_RETURN_IF_ERROR(CheckSelector(selector));
     selection.planes.push_back(selector);
@@ -87,21 +89,29 @@ absl::StatusOr<ServedPage> ServePage(const HostPagePtr& page,
   return served;
 }
 
-std::vector<SegmentOrder> LayersOutermost(const std::vector<ServedPage>& pages,
-                                          uint32_t layer_begin) {
+std::vector<SegmentOrder> OrderOf(const std::vector<ServedPage>& pages,
+                                  const FetchSelection& selection) {
   struct Keyed {
+    bool late;
     uint32_t layer;
     SegmentOrder order;
   };
   std::vector<Keyed> all;
   for (uint32_t p = 0; p < pages.size(); ++p) {
     const std::vector<SegmentEntry>& segments = pages[p].header.segments;
+    std::vector<bool> late(segments.size(), false);
+    for (const PlaneEntry& plane : pages[p].header.planes) {
+      if (!selection.high_first || !IsLo(plane)) continue;
+      for (uint32_t i = 0; i < plane.segment_count; ++i) late[plane.first_segment + i] = true;
+    }
     for (uint32_t s = 0; s < segments.size(); ++s) {
-      all.push_back({std::max<uint32_t>(segments[s].layer_begin, layer_begin), {p, s}});
+      all.push_back(
+          {late[s], std::max<uint32_t>(segments[s].layer_begin, selection.layer_begin), {p, s}});
     }
   }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Keyed& a, const Keyed& b) { return a.layer < b.layer; });
+  std::stable_sort(all.begin(), all.end(), [](const Keyed& a, const Keyed& b) {
+    return std::tie(a.late, a.layer) < std::tie(b.late, b.layer);
+  });
   std::vector<SegmentOrder> out;
   out.reserve(all.size());
   for (const Keyed& keyed : all) out.push_back(keyed.order);

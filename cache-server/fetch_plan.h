@@ -4,7 +4,8 @@
 //   all pages' headers | layer 0: segments of page 0, 1, ... | next layers ... | all pages' ends
 //
 // A segment goes out at the first wanted layer it holds, so that layer 0 of every page is complete
-// before anything that only later layers need.
+// before anything that only later layers need. With high_first there are two such rows of segments,
+// the lo planes' behind all others.
 //
 // Ownership  a served page keeps its bytes alive until the last slice of them is sent.
 // Errors     INVALID_ARGUMENT  a layer range that the page does not have, an unknown plane kind
@@ -30,6 +31,7 @@ struct FetchSelection {
   uint32_t layer_count = 0;               // 0: all
   std::vector<v1::PlaneSelector> planes;  // empty: what is needed at precision_max
   Precision precision_max = Precision::kOpaque;
+  bool high_first = false;  // the codes' upper bits, and what has none, before their lower bits
 };
 absl::StatusOr<FetchSelection> ParseFetchSelection(const v1::FetchRequest& request);
 
@@ -51,7 +53,7 @@ struct SegmentOrder {
   uint32_t page = 0;     // in the answer
   uint32_t segment = 0;  // in that page's header
 };
-std::vector<SegmentOrder> LayersOutermost(const std::vector<ServedPage>& pages,
-                                          uint32_t layer_begin);
+std::vector<SegmentOrder> OrderOf(const std::vector<ServedPage>& pages,
+                                  const FetchSelection& selection);
 
 }  // namespace pagoda

@@ -61,7 +61,7 @@ TEST(FetchPlanTest, LayersAreOutermost) {
   pages[0].header = HeaderAt(Precision::kRaw16, 6);
   pages[1].header = HeaderAt(Precision::kQ8, 6);
   pages[2].header = HeaderAt(Precision::kQ4, 6);
-  const std::vector<SegmentOrder> order = LayersOutermost(pages, 0);
+  const std::vector<SegmentOrder> order = OrderOf(pages, {});
   size_t total = 0;
   for (const ServedPage& page : pages) total += page.header.segments.size();
   ASSERT_EQ(order.size(), total);
@@ -76,6 +76,33 @@ TEST(FetchPlanTest, LayersAreOutermost) {
     layer = now;
     page = at.page;
   }
+}
+
+TEST(FetchPlanTest, HighFirstIsTwoRowsOfLayers) {
+  std::vector<ServedPage> pages(3);
+  pages[0].header = HeaderAt(Precision::kRaw16, 6);
+  pages[1].header = HeaderAt(Precision::kQ8, 6);
+  pages[2].header = HeaderAt(Precision::kQ4, 6);
+  FetchSelection selection;
+  selection.high_first = true;
+  const std::vector<SegmentOrder> order = OrderOf(pages, selection);
+  ASSERT_EQ(order.size(), OrderOf(pages, {}).size());
+  uint32_t layer = 0;
+  bool late = false;
+  for (const SegmentOrder& at : order) {
+    const PageHeader& header = pages[at.page].header;
+    bool lo = false;
+    for (const PlaneEntry& plane : header.planes) {
+      lo = lo || (IsLo(plane) && at.segment - plane.first_segment < plane.segment_count);
+    }
+    EXPECT_TRUE(lo || !late);
+    EXPECT_TRUE(!lo || at.page == 1);
+    if (lo && !late) layer = 0;
+    late = lo;
+    EXPECT_GE(header.segments[at.segment].layer_begin, layer);
+    layer = header.segments[at.segment].layer_begin;
+  }
+  EXPECT_TRUE(late);
 }
 
 TEST(LeaseTokenTest, SixteenBytesThereAndBack) {

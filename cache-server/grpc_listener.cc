@@ -8,6 +8,7 @@
 #include "absl/base/call_once.h"
 #include "absl/strings/str_cat.h"
 #include "cache-server/listen_address.h"
+#include "cache-server/server_credentials.h"
 #include "proto/callback_queue.h"
 #include "proto/wire.h"
 #include "storage/base/status_macros.h"
@@ -35,6 +36,8 @@ void AddArguments(const ServerOptions& options, grpc::ServerBuilder& builder) {
   argument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
   argument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   argument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  // Who connects and does not say hello, or does not get through TLS, is let go.
+  argument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
   argument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1024);
   argument(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
 }
@@ -90,6 +93,8 @@ absl::StatusOr<GrpcListener> ListenGrpc(const ServerOptions& options,
     return absl::Status(sockets.status().code(),
                         absl::StrCat("listen: ", sockets.status().message()));
   }
+  PAGODA_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ServerCredentials> credentials,
+                          MakeServerCredentials(options.tls));
   GrpcListener listener;
   listener.address = address.ToString();
   listener.unix_path = address.unix_path;
@@ -100,7 +105,7 @@ absl::StatusOr<GrpcListener> ListenGrpc(const ServerOptions& options,
   for (grpc::Service* service : services) builder.RegisterService(service);
   listener.to_server = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      grpc::InsecureServerCredentials());
+      std::move(credentials));
   listener.server = builder.BuildAndStart();
   if (listener.server == nullptr) return absl::InternalError("listen: gRPC did not start");
   listener.sockets = *std::move(sockets);

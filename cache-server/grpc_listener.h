@@ -4,6 +4,7 @@
 //
 // Errors  UNAVAILABLE         the address is in use or not ours
 //         RESOURCE_EXHAUSTED  no descriptors
+//         those of server_credentials.h
 #pragma once
 
 #include <grpcpp/grpcpp.h>

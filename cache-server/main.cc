@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "cache-server/config_file.h"
 #include "cache-server/server.h"
+#include "cache-server/server_credentials.h"
 #include "cache-server/version.h"
 #include "storage/base/byte_size.h"
 #include "storage/base/crash_point.h"
@@ -37,6 +38,9 @@ constexpr char kFooter[] = R"(Examples:
       A Unix socket, memory only.
   pagodad --config /etc/pagoda/pagodad.yaml --ladder q4
       Settings from a file (deploy/pagodad.example.yaml shows all); flags win over the file.
+  pagodad --data-dir /var/lib/pagoda --listen 0.0.0.0:7070 --tls-certificate tls.crt
+          --tls-key tls.key --tls-client-ca ca.crt
+      Workers of other machines, those with a certificate of that authority.
   pagodad --config /etc/pagoda/pagodad.yaml --check
       Says whether the configuration is sound, and ends.
 
@@ -50,6 +54,9 @@ struct Flags {
   std::string metrics_listen;
   std::string data_dir;
   std::string token_file;
+  std::string tls_certificate;
+  std::string tls_key;
+  std::string tls_client_ca;
   std::string master_secret_file;
   std::string host_capacity;
   std::string ssd_capacity;
@@ -57,6 +64,7 @@ struct Flags {
   std::string log_level;
   int encode_threads = 0;
   double stop_seconds = 30;
+  bool insecure = false;
   bool no_ssd = false;
   bool check = false;
 };
@@ -76,6 +84,15 @@ void DescribeFlags(CLI::App& app, Flags& flags) {
   app.add_option("--token-file", flags.token_file,
                  "Who may call; without it everybody on this machine is tenant `local`")
       ->type_name("FILE");
+  app.add_option("--tls-certificate", flags.tls_certificate,
+                 "This daemon's certificate in PEM; with it and --tls-key the port speaks TLS")
+      ->type_name("FILE");
+  app.add_option("--tls-key", flags.tls_key, "The certificate's key, mode 0600")->type_name("FILE");
+  app.add_option("--tls-client-ca", flags.tls_client_ca,
+                 "The authority whose clients are let in; all others are refused")
+      ->type_name("FILE");
+  app.add_flag("--insecure", flags.insecure,
+               "Let other machines connect without TLS: for trusted networks only");
   app.add_option("--master-secret-file", flags.master_secret_file,
                  "32 bytes shared by a fleet; default DATA_DIR/master.secret")
       ->type_name("FILE");
@@ -114,6 +131,10 @@ absl::Status ApplyFlags(const Flags& flags, ServerOptions& options) {
   text(flags.metrics_listen, options.metrics_listen);
   text(flags.data_dir, options.data_dir);
   text(flags.token_file, options.token_file);
+  text(flags.tls_certificate, options.tls.certificate);
+  text(flags.tls_key, options.tls.key);
+  text(flags.tls_client_ca, options.tls.client_ca);
+  if (flags.insecure) options.insecure = true;
   text(flags.master_secret_file, options.master_secret_file);
   text(flags.log_level, options.log_level);
   PAGODA_RETURN_IF_ERROR(
@@ -187,6 +208,7 @@ int Run(const Flags& flags) {
   if (status.ok() && !(flags.stop_seconds > 0 && flags.stop_seconds <= 3600)) {
     status = absl::InvalidArgumentError("--stop-seconds: expected above 0 and at most 3600");
   }
+  if (status.ok()) status = CheckTls(options.tls);
   if (!status.ok()) return Fail(status);
   if (flags.check) {
     std::printf("pagodad: the configuration is sound\n");

@@ -63,7 +63,7 @@ inline constexpr MetricInfo kPromotedBytes{"pagoda_promoted_bytes_total", kCount
 inline constexpr MetricInfo kDemotedBytes{"pagoda_demoted_bytes_total", kCounter, "from,to", "Bytes that moved down to a lower tier."};
 inline constexpr MetricInfo kTransferBytes{"pagoda_transfer_bytes_total", kCounter, "path,direction", "Page bytes into (in) and out of (out) host memory, by path."};
 inline constexpr MetricInfo kTransferFailures{"pagoda_transfer_failures_total", kCounter, "path,direction", "Transfers that ended in an error."};
-inline constexpr MetricInfo kTransferSeconds{"pagoda_transfer_seconds", kHistogram, "path,direction", "One Fetch (out) or one pushed page (in)."};
+inline constexpr MetricInfo kTransferSeconds{"pagoda_transfer_seconds", kHistogram, "path,direction", "One Fetch (out) or one pushed page (in); over shm out is telling where pages lie."};
 inline constexpr MetricInfo kInflightTransfers{"pagoda_inflight_transfers", kGauge, "path,direction", "Fetch and Push streams that are open."};
 // Prefetch
 inline constexpr MetricInfo kPrefetchAsked{"pagoda_prefetch_asked_total", kCounter, "source", "Pages that a source asked to bring up; they are loaded or dropped."};

@@ -1,6 +1,7 @@
 #include "cache-server/metrics.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "cache-server/metric_names.h"
@@ -30,6 +31,29 @@ const Histogram::BucketBoundaries& SecondsBuckets() {
   static const auto* buckets = new Histogram::BucketBoundaries{
       1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, 10};
   return *buckets;
+}
+
+// Within its bucket a value may be anywhere: taken to lie evenly.
+double QuantileOf(const prometheus::ClientMetric::Histogram& histogram, double share) {
+  const double rank = share * static_cast<double>(histogram.sample_count);
+  double edge = 0;
+  double before = 0;
+  for (const prometheus::ClientMetric::Bucket& bucket : histogram.bucket) {
+    const auto upto = static_cast<double>(bucket.cumulative_count);
+    if (upto >= rank && upto > before) {
+      if (std::isinf(bucket.upper_bound)) return edge;
+      return edge + (bucket.upper_bound - edge) * (rank - before) / (upto - before);
+    }
+    edge = bucket.upper_bound;
+    before = upto;
+  }
+  return edge;
+}
+
+PathFigures::Times TimesOf(const Histogram& seconds) {
+  const prometheus::ClientMetric::Histogram histogram = seconds.Collect().histogram;
+  if (histogram.sample_count == 0) return {};
+  return {histogram.sample_count, QuantileOf(histogram, 0.5), QuantileOf(histogram, 0.99)};
 }
 
 std::string Text(absl::string_view text) { return std::string(text); }
@@ -112,8 +136,13 @@ Metrics::Metrics(const std::vector<std::string>& tenants, const std::vector<std:
       transfer_bytes_[path][direction] = &bytes.Add(labels);
       transfer_failures_[path][direction] = &failures.Add(labels);
     }
+    for (const TransferPath path : {TransferPath::kGrpc, TransferPath::kShm}) {
+      const int index = static_cast<int>(path);
+      transfer_seconds_[index][direction] =
+          &seconds.Add({{"path", kPathNames[index]}, {"direction", kDirectionNames[direction]}},
+                       SecondsBuckets());
+    }
     const Labels grpc = {{"path", "grpc"}, {"direction", kDirectionNames[direction]}};
-    transfer_seconds_[direction] = &seconds.Add(grpc, SecondsBuckets());
     inflight_[direction] = &inflight.Add(grpc);
   }
   auto& encode_seconds = HistogramFamily(registry, metric::kEncodeSeconds);
@@ -292,8 +321,28 @@ void Metrics::OnShmTaken(int64_t bytes) {
   transfer_bytes_[kShm][0]->Increment(static_cast<double>(bytes));
 }
 
-void Metrics::OnTransferTook(TransferDirection direction, absl::Duration took) {
-  transfer_seconds_[static_cast<int>(direction)]->Observe(absl::ToDoubleSeconds(took));
+void Metrics::OnTransferTook(TransferDirection direction, absl::Duration took, TransferPath path) {
+  transfer_seconds_[static_cast<int>(path)][static_cast<int>(direction)]->Observe(
+      absl::ToDoubleSeconds(took));
+}
+
+std::vector<PathFigures> Metrics::Paths() const {
+  std::vector<PathFigures> paths;
+  for (const TransferPath path : {TransferPath::kShm, TransferPath::kGrpc}) {
+    const int index = static_cast<int>(path);
+    const auto value = [](const Counter* counter) {
+      return static_cast<uint64_t>(counter->Value());
+    };
+    PathFigures figures;
+    figures.path = kPathNames[index];
+    figures.bytes_in = value(transfer_bytes_[index][0]);
+    figures.bytes_out = value(transfer_bytes_[index][1]);
+    figures.failures = value(transfer_failures_[index][0]) + value(transfer_failures_[index][1]);
+    figures.in = TimesOf(*transfer_seconds_[index][0]);
+    figures.out = TimesOf(*transfer_seconds_[index][1]);
+    paths.push_back(figures);
+  }
+  return paths;
 }
 
 void Metrics::OnEncoded(EncodePlace place, Precision precision, int64_t freed_bytes,

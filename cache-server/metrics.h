@@ -87,6 +87,20 @@ struct LookupEvent {
   std::vector<Found> found;
 };
 
+struct PathFigures {
+  absl::string_view path;
+  uint64_t bytes_in = 0;
+  uint64_t bytes_out = 0;
+  uint64_t failures = 0;
+  struct Times {  // estimates from a histogram
+    uint64_t count = 0;
+    double p50_seconds = 0;
+    double p99_seconds = 0;
+  };
+  Times in;
+  Times out;
+};
+
 class Metrics : public StoreObserver {
  public:
   // Label values beyond these become "other".
@@ -111,7 +125,11 @@ class Metrics : public StoreObserver {
   void OnShmLocated(int64_t bytes);
   // So many were taken out of a staging area.
   void OnShmTaken(int64_t bytes);
-  void OnTransferTook(TransferDirection direction, absl::Duration took);
+  // One Fetch, one answer where pages lie, or one pushed page.
+  void OnTransferTook(TransferDirection direction, absl::Duration took,
+                      TransferPath path = TransferPath::kGrpc);
+  // What clients moved by each path since the start; for the Status RPC.
+  std::vector<PathFigures> Paths() const;
   void OnEncoded(EncodePlace place, Precision precision, int64_t freed_bytes, absl::Duration took);
   void OnEncodeFailed(EncodeFailure failure);
   void OnEncodeRefused();
@@ -172,7 +190,7 @@ class Metrics : public StoreObserver {
   // [path][direction]
   std::array<std::array<Counter*, 2>, kTransferPathCount> transfer_bytes_{};
   std::array<std::array<Counter*, 2>, kTransferPathCount> transfer_failures_{};
-  std::array<Histogram*, 2> transfer_seconds_{};
+  std::array<std::array<Histogram*, 2>, kTransferPathCount> transfer_seconds_{};  // not of SSD
   std::array<Gauge*, 2> inflight_{};
   std::map<Precision, Histogram*> encode_seconds_;
   std::array<Counter*, 3> encode_failures_{};

@@ -107,5 +107,32 @@ TEST(MetricsTest, EveryEventOfTheStoreAndOfCallsHasItsCounter) {
   EXPECT_EQ(metrics.Counters(), expected);
 }
 
+// p50 and p99 are estimates from buckets: within the bucket that holds them.
+TEST(MetricsTest, PathsSayBytesAndTimes) {
+  Metrics metrics({}, {});
+  metrics.OnTransferBytes(TransferDirection::kOut, 1000);
+  for (int i = 0; i < 98; ++i)
+    metrics.OnTransferTook(TransferDirection::kOut, absl::Milliseconds(2));
+  for (int i = 0; i < 2; ++i)
+    metrics.OnTransferTook(TransferDirection::kOut, absl::Milliseconds(400));
+  metrics.OnShmTaken(64);
+  metrics.OnTransferTook(TransferDirection::kIn, absl::Seconds(100), TransferPath::kShm);
+  const std::vector<PathFigures> paths = metrics.Paths();
+  ASSERT_EQ(paths.size(), 2u);
+  EXPECT_EQ(paths[0].path, "shm");
+  EXPECT_EQ(paths[0].bytes_in, 64u);
+  EXPECT_EQ(paths[0].in.count, 1u);
+  EXPECT_EQ(paths[0].in.p99_seconds, 10);  // the last edge
+  EXPECT_EQ(paths[0].out.count, 0u);
+  EXPECT_EQ(paths[0].out.p99_seconds, 0);
+  EXPECT_EQ(paths[1].path, "grpc");
+  EXPECT_EQ(paths[1].bytes_out, 1000u);
+  EXPECT_EQ(paths[1].out.count, 100u);
+  EXPECT_GT(paths[1].out.p50_seconds, 1e-3);
+  EXPECT_LE(paths[1].out.p50_seconds, 2.5e-3);
+  EXPECT_GT(paths[1].out.p99_seconds, 0.25);
+  EXPECT_LE(paths[1].out.p99_seconds, 0.5);
+}
+
 }  // namespace
 }  // namespace pagoda

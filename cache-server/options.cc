@@ -38,16 +38,50 @@ absl::Status ValidateLimits(const LimitOptions& limits) {
   return between("encode_queue_pages_max", limits.encode_queue_pages_max, 1, 1 << 24);
 }
 
+absl::Status ValidateTls(const ServerOptions& options, const ListenAddress& listen) {
+  const TlsSettings& tls = options.tls;
+  if (!tls.enabled()) return absl::OkStatus();
+  if (listen.is_unix()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tls: is set, but listen is ", options.listen,
+                     ", and a Unix socket has no TLS; leave tls out, or listen on HOST:PORT"));
+  }
+  if (options.insecure) {
+    return absl::InvalidArgumentError(
+        "insecure: is true, but tls is set; leave one of the two out");
+  }
+  if (tls.certificate.empty() || tls.key.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tls.", tls.certificate.empty() ? "certificate" : "key",
+                     ": is not set; TLS needs both tls.certificate and tls.key"));
+  }
+  if (tls.require_client_certificate && tls.client_ca.empty()) {
+    return absl::InvalidArgumentError(
+        "tls.client_ca: is not set; name the authority of the clients' certificates, or set "
+        "tls.require_client_certificate: false and know callers by token alone");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateListen(const ServerOptions& options) {
   const absl::StatusOr<ListenAddress> listen = ParseListenAddress(options.listen);
   if (!listen.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("listen: ", listen.status().message()));
   }
-  if (options.token_file.empty() && !listen->is_local()) {
+  PAGODA_RETURN_IF_ERROR(ValidateTls(options, *listen));
+  const bool certified = options.tls.enabled() && options.tls.require_client_certificate;
+  if (options.token_file.empty() && !certified && !listen->is_local()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "listen: ", options.listen,
-        " is reachable from other machines, but there is no token_file, so that everybody there "
-        "could read and write every page; set token_file, or listen on 127.0.0.1 or unix:PATH"));
+        " is reachable from other machines, but there is neither a token_file nor tls with "
+        "client certificates, so that everybody there could read and write every page; set one, "
+        "or listen on 127.0.0.1 or unix:PATH"));
+  }
+  if (!options.tls.enabled() && !options.insecure && !listen->is_local()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "listen: ", options.listen,
+        " is reachable from other machines, but tls is not set, so that tokens and pages could be "
+        "read on their way; set tls, or insecure: true where the network itself is trusted"));
   }
   if (options.metrics_listen == "none") return absl::OkStatus();
   const absl::StatusOr<ListenAddress> metrics = ParseListenAddress(options.metrics_listen);

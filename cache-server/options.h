@@ -60,14 +60,28 @@ struct ShmSettings {
   int64_t staging_bytes = int64_t{1} << 30;  // of all clients; pages on their way in
 };
 
+// TLS on a TCP address; Unix sockets stay as they are. All paths are PEM files, read again when
+// they change.
+struct TlsSettings {
+  std::string certificate;  // of this daemon, those up to its authority behind it; empty: no TLS
+  std::string key;          // its key, mode 0600, or 0640 where a group hands out secrets
+  std::string client_ca;    // authorities whose clients are let in
+  // False: callers without a certificate are known by their token alone.
+  bool require_client_certificate = true;
+  bool enabled() const { return !certificate.empty() || !key.empty() || !client_ca.empty(); }
+};
+
 struct ServerOptions {
   // Behaviour.
   std::string listen = "127.0.0.1:7070";          // HOST:PORT or unix:PATH; port 0 takes a free one
   std::string metrics_listen = "127.0.0.1:7072";  // HOST:PORT, or "none"
   std::string data_dir;                           // required; created if absent
-  std::string token_file;          // empty: everybody is tenant `local`; loopback and unix only
+  std::string token_file;          // empty: everybody is tenant `local`; see Validate()
   std::string master_secret_file;  // empty: DATA_DIR/master.secret; shared by a fleet
   std::string log_level = "info";
+  TlsSettings tls;
+  // Whether other machines may connect without TLS: tokens and pages can then be read on their way.
+  bool insecure = false;
   HostTierOptions host;
   SsdSettings ssd;
   ShmSettings shm;
@@ -83,6 +97,8 @@ struct ServerOptions {
   absl::Duration heartbeat = absl::Seconds(2);  // how often a client speaks at least
   absl::Duration session_timeout = absl::Seconds(10);  // silence after which a client is dead
 
+  // An address that other machines reach wants TLS (or `insecure`), and something that tells
+  // callers apart: a token file, or certificates that clients must have.
   absl::Status Validate() const;
 
   std::string shm_socket() const;

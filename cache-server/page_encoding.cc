@@ -71,13 +71,16 @@ absl::StatusOr<PageHeader> PlanAtPrecision(const HostPage& page, Precision targe
   return kernels::PlanCutHeader(page.header(), target, k_lo_layers);
 }
 
+bool IsLo(const PlaneEntry& plane) {
+  return plane.kind == PlaneKind::kCodes && plane.bit_begin < kHiBitBegin;
+}
+
 std::vector<PlaneEntry> PlanesAt(const PageHeader& page, Precision most) {
   // The lo planes that a q4 page has belong to it.
   if (most >= Precision::kQ8 || PrecisionOf(page.planes) < Precision::kQ8) return page.planes;
   std::vector<PlaneEntry> planes;
   for (const PlaneEntry& plane : page.planes) {
-    const bool lo = plane.kind == PlaneKind::kCodes && plane.bit_begin < kHiBitBegin;
-    if (!lo) planes.push_back(plane);
+    if (!IsLo(plane)) planes.push_back(plane);
   }
   return planes;
 }

@@ -52,6 +52,9 @@ struct Selection {
 Selection Select(const PageHeader& page, uint32_t layer_begin, uint32_t layer_end,
                  const std::vector<PlaneEntry>& planes);
 
+// Whether it holds lower bits of the codes, which a page is read without at q4.
+bool IsLo(const PlaneEntry& plane);
+
 // The planes a reader needs at `most`: below q8 a q8 page is read without its lo planes. Where the
 // model has a profile, and below q4, the reader wants EncodeCopy() instead.
 std::vector<PlaneEntry> PlanesAt(const PageHeader& page, Precision most);

@@ -228,6 +228,7 @@ void PagePush::AddSharedSegment(ByteSpan bytes) {
 }
 
 absl::Status PagePush::AddShared(ByteSpan bytes) {
+  shared_ = true;
   if (segment_ == header_.segments.size()) {
     return absl::InvalidArgumentError("segments: more than the page has");
   }
@@ -281,7 +282,10 @@ absl::StatusOr<PushedPage> PagePush::Commit(const PageNeed& need) {
     int64_t payload = 0;
     for (const SegmentEntry& segment : header_.segments) payload += segment.length;
     context_.metrics.OnPutBytes(caller_.tenant(), Precision::kRaw16, payload);
-    context_.metrics.OnCommitted(context_.clock.Monotonic() - start_);
+    const absl::Duration took = context_.clock.Monotonic() - start_;
+    context_.metrics.OnCommitted(took);
+    context_.metrics.OnTransferTook(TransferDirection::kIn, took,
+                                    shared_ ? TransferPath::kShm : TransferPath::kGrpc);
   }
   return pushed;
 }

@@ -81,6 +81,7 @@ class PagePush {
   size_t offset_ = 0;
   uint32_t crc_ = 0;  // of the segment so far
   absl::Duration start_;
+  bool shared_ = false;  // comes through shared memory
 };
 
 }  // namespace pagoda

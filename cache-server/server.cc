@@ -22,6 +22,7 @@
 #include "cache-server/listen_address.h"
 #include "cache-server/master_secret.h"
 #include "cache-server/page_encoding.h"
+#include "cache-server/server_credentials.h"
 #include "cache-server/shm_server.h"
 #include "cache-server/token_file.h"
 #include "cache-server/version.h"
@@ -319,6 +320,7 @@ absl::Status Server::Parts::Shutdown(absl::Duration deadline) {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       const Clock& clock) {
   PAGODA_RETURN_IF_ERROR(options.Validate());
+  PAGODA_RETURN_IF_ERROR(CheckTls(options.tls));
   std::vector<TokenEntry> tokens;
   if (!options.token_file.empty()) {
     PAGODA_ASSIGN_OR_RETURN(tokens, ReadTokenFile(options.token_file));
@@ -340,6 +342,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                       {"pages", absl::StrCat(open.store->Stats().page_count)},
                       {"ssd", open.store->has_ssd() ? "on" : "off"},
                       {"hbm", "off"},
+                      {"tls", std::string(TlsMode(options.tls))},
                       {"tokens", absl::StrCat(tokens.size())}});
   return server;
 }

@@ -4,7 +4,8 @@
 //
 // Threads    any; Shutdown() blocks and is idempotent
 // Errors     INVALID_ARGUMENT     an option
-//            FAILED_PRECONDITION  secret or token file; a data folder that another daemon uses, or
+//            FAILED_PRECONDITION  secret, token or key file; a data folder that another daemon
+//            uses, or
 //                                 another version wrote
 //            UNAVAILABLE          address in use, folder not writable
 //            Each message is one line: cause, value, remedy.

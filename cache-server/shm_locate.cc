@@ -18,7 +18,10 @@ constexpr size_t kAnswerBytesMax = size_t{2} << 20;  // half of what a connectio
 class Locating : public std::enable_shared_from_this<Locating> {
  public:
   Locating(ServiceContext& context, std::shared_ptr<ShmConnection> connection, uint32_t tag)
-      : context_(context), connection_(std::move(connection)), tag_(tag) {
+      : context_(context),
+        connection_(std::move(connection)),
+        tag_(tag),
+        start_(context.clock.Monotonic()) {
     connection_->locating().fetch_add(1, std::memory_order_relaxed);
   }
   ~Locating() { connection_->locating().fetch_sub(1, std::memory_order_relaxed); }
@@ -88,11 +91,14 @@ class Locating : public std::enable_shared_from_this<Locating> {
   // holds them.
   void Answer(const std::vector<HostPagePtr>& pages, const absl::Status& status) {
     SendPlaces(context_, *connection_, shm::Op::kLocate, tag_, pages, &status);
+    context_.metrics.OnTransferTook(TransferDirection::kOut, context_.clock.Monotonic() - start_,
+                                    TransferPath::kShm);
   }
 
   ServiceContext& context_;
   const std::shared_ptr<ShmConnection> connection_;
   const uint32_t tag_;
+  const absl::Duration start_;
 
   absl::Mutex mutex_;
   std::vector<absl::StatusOr<HostPagePtr>> pages_ ABSL_GUARDED_BY(mutex_);

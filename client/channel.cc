@@ -2,16 +2,22 @@
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/support/channel_arguments.h>
 
 #include <chrono>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/callback_queue.h"
 #include "proto/wire.h"
 
 namespace pagoda::client {
 namespace {
+
+constexpr unsigned kWatchSeconds = 1;  // how often certificates are looked at
 
 grpc::ChannelArguments BaseArguments() {
   KeepCallbackQueue();
@@ -29,13 +35,29 @@ grpc::ChannelArguments BaseArguments() {
   return arguments;
 }
 
-}  // namespace
-
-std::shared_ptr<grpc::Channel> MakeControlChannel(const std::string& target) {
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), BaseArguments());
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target, const TlsOptions& tls,
+                                           grpc::ChannelArguments arguments) {
+  if (!tls.enabled() || absl::StartsWith(target, "unix:")) {
+    return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  }
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(
+      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(tls.key, tls.certificate,
+                                                                           tls.ca, kWatchSeconds));
+  options.watch_root_certs();
+  if (!tls.certificate.empty()) options.watch_identity_key_cert_pairs();
+  if (!tls.server_name.empty()) arguments.SetSslTargetNameOverride(tls.server_name);
+  return grpc::CreateCustomChannel(target, grpc::experimental::TlsCredentials(options), arguments);
 }
 
-std::shared_ptr<grpc::Channel> MakeDataChannel(const std::string& target) {
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeControlChannel(const std::string& target,
+                                                  const TlsOptions& tls) {
+  return MakeChannel(target, tls, BaseArguments());
+}
+
+std::shared_ptr<grpc::Channel> MakeDataChannel(const std::string& target, const TlsOptions& tls) {
   grpc::ChannelArguments arguments = BaseArguments();
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 8 << 20);
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 20);
@@ -44,7 +66,7 @@ std::shared_ptr<grpc::Channel> MakeDataChannel(const std::string& target) {
   arguments.SetInt(GRPC_ARG_TCP_READ_CHUNK_SIZE, 4 << 20);
   arguments.SetInt(GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE, 1 << 20);
   arguments.SetInt(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 8 << 20);
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  return MakeChannel(target, tls, std::move(arguments));
 }
 
 void PrepareContext(grpc::ClientContext& context, const std::string& token,

@@ -9,12 +9,16 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "client/tls_options.h"
 
 namespace pagoda::client {
 
-std::shared_ptr<grpc::Channel> MakeControlChannel(const std::string& target);
+// TLS is for TCP: a Unix socket's channel is plain.
+std::shared_ptr<grpc::Channel> MakeControlChannel(const std::string& target,
+                                                  const TlsOptions& tls = {});
 // HTTP/2 frames, reads and writes of megabytes; no bandwidth probing; its own connection.
-std::shared_ptr<grpc::Channel> MakeDataChannel(const std::string& target);
+std::shared_ptr<grpc::Channel> MakeDataChannel(const std::string& target,
+                                               const TlsOptions& tls = {});
 
 // Deadline from now (none when infinite) and the caller's token.
 void PrepareContext(grpc::ClientContext& context, const std::string& token, absl::Duration timeout);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "client/channel.h"
 #include "client/combined_fetch.h"
+#include "client/connect_advice.h"
 #include "client/executor.h"
 #include "client/fetch_call.h"
 #include "client/messages.h"
@@ -132,6 +133,9 @@ class ClientImpl : public Client {
   v1::SessionRequest OpenRequest(const SequenceId& id, const Sequence& sequence) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendToSession(v1::SessionRequest request) ABSL_LOCKS_EXCLUDED(mutex_);
+  void CountShmFallback() ABSL_LOCKS_EXCLUDED(mutex_);
+  void CountFetch(const FetchResult& result, uint32_t by_shm, absl::Duration took)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void Count(int64_t ClientStats::*counter, int64_t amount = 1) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Constant after construction.
@@ -163,15 +167,18 @@ class ClientImpl : public Client {
   std::vector<std::weak_ptr<PushStream>> pushes_ ABSL_GUARDED_BY(mutex_);
   ClientStats stats_ ABSL_GUARDED_BY(mutex_);
 
+  // Synchronised by themselves.
+  PathCounter shm_path_;
+  PathCounter grpc_path_;
   Executor executor_;
   std::thread thread_;  // last: it uses everything above
 };
 
 ClientImpl::ClientImpl(ClientOptions options)
     : options_(std::move(options)),
-      control_channel_(MakeControlChannel(options_.target)),
+      control_channel_(MakeControlChannel(options_.target, options_.tls)),
       stub_(v1::Cache::NewStub(control_channel_)),
-      data_channel_(MakeDataChannel(options_.target)),
+      data_channel_(MakeDataChannel(options_.target, options_.tls)),
       data_stub_(std::make_unique<grpc::GenericStub>(data_channel_)),
       fetch_streams_(std::make_shared<FetchStreams>(*data_stub_, options_.token)),
       last_error_(absl::UnavailableError("not connected yet")),
@@ -274,18 +281,13 @@ void ClientImpl::Watch(const std::shared_ptr<Session>& session) {
 }
 
 absl::StatusOr<ServerInfo> ClientImpl::Hello() {
-  v1::HelloRequest request;
-  request.set_protocol_version_min(kProtocolVersion);
-  request.set_protocol_version_max(kProtocolVersion);
-  request.set_client_name(options_.client_name);
-  request.set_page_tokens(options_.page_tokens);
-  request.set_known_answer(Bytes(KnownAnswer()));
-  request.set_backend_tag(options_.backend_tag);
-  if (options_.model.has_value()) *request.mutable_model() = ToWire(*options_.model);
+  const v1::HelloRequest request = HelloMessage(options_);
   grpc::ClientContext context;
   PrepareContext(context, options_.token, options_.connect_timeout);
   v1::HelloResponse response;
-  PAGODA_RETURN_IF_ERROR(FromGrpc(stub_->Hello(&context, request, &response)));
+  PAGODA_RETURN_IF_ERROR(WithConnectAdvice(FromGrpc(stub_->Hello(&context, request, &response)),
+                                           options_.target, options_.tls,
+                                           options_.connect_timeout));
   return ServerInfoFromWire(response, options_.model.has_value());
 }
 
@@ -553,6 +555,7 @@ std::unique_ptr<PageFetch> ClientImpl::StartGrpcFetch(const LeaseId& lease, cons
   request.set_page_begin(pages.begin + done);
   request.set_page_count(pages.count - done);
   request.set_precision_max(ToWire(options.precision_max));
+  if (options.order == PlaneOrder::kHighFirst) request.set_order(v1::PLANE_ORDER_HIGH_FIRST);
   PageTarget target = options.target;
   if (target != nullptr && done > 0) {
     target = [target = options.target, done](uint32_t page_index, const PageHeader& header) {
@@ -594,13 +597,14 @@ std::unique_ptr<PageFetch> ClientImpl::StartShmLoad(const LookupResult& hit, con
 absl::StatusOr<std::unique_ptr<PageFetch>> ClientImpl::StartFetch(const LookupResult& hit,
                                                                   absl::Span<const PageKey> keys,
                                                                   const FetchOptions& options) {
+  const absl::Duration start = SystemClock().Monotonic();
   PAGODA_ASSIGN_OR_RETURN(const Pages pages, WantedPages(hit, keys, options));
   std::unique_ptr<PageFetch> source;
   const ShmServes serves = ServesOf(hit, pages.begin, pages.count, options.precision_max);
   if (pages.connection.shm != nullptr && serves.as_stored) {
     source =
         serves.ready ? StartShmFetch(hit, keys, pages, options) : StartShmLoad(hit, pages, options);
-    if (source == nullptr) Count(&ClientStats::shm_fallbacks);
+    if (source == nullptr) CountShmFallback();
   }
   const bool over_grpc = source == nullptr;
   if (over_grpc) source = StartGrpcFetch(hit.lease, pages, options, 0);
@@ -609,7 +613,7 @@ absl::StatusOr<std::unique_ptr<PageFetch>> ClientImpl::StartFetch(const LookupRe
     // Keys outlive this call in it.
     rest = [this, lease = hit.lease, pages, options,
             kept = std::vector<PageKey>(pages.keys.begin(), pages.keys.end())](uint32_t done) {
-      Count(&ClientStats::shm_fallbacks);
+      CountShmFallback();
       Pages left = pages;
       left.keys = kept;
       return StartGrpcFetch(lease, left, options, done);
@@ -617,11 +621,8 @@ absl::StatusOr<std::unique_ptr<PageFetch>> ClientImpl::StartFetch(const LookupRe
   }
   return std::make_unique<CombinedFetch>(
       std::move(source), pages.count, std::move(rest),
-      [this, over_grpc](const FetchResult& result, uint32_t by_source) {
-        if (!over_grpc) Count(&ClientStats::shm_pages, by_source);
-        Count(&ClientStats::fetched_pages, static_cast<int64_t>(result.pages.size()));
-        Count(&ClientStats::fetched_bytes, result.bytes);
-        if (!result.status.ok()) Count(&ClientStats::fetch_failures);
+      [this, over_grpc, start](const FetchResult& result, uint32_t by_source) {
+        CountFetch(result, over_grpc ? 0 : by_source, SystemClock().Monotonic() - start);
       });
 }
 
@@ -710,13 +711,8 @@ void ClientImpl::ReportTtft(const SequenceId& id, double seconds, uint32_t promp
                             uint32_t hit_tokens) {
   const absl::StatusOr<Connection> connection = Current();
   if (!connection.ok()) return;
-  v1::ReportRequest request;
-  request.set_session_id(connection->session_id);
-  if (!id.is_zero()) request.set_sequence_id(Bytes(id));
-  request.set_identity(Bytes(connection->identity));
-  request.set_ttft_seconds(seconds);
-  request.set_prompt_tokens(prompt_tokens);
-  request.set_hit_tokens(hit_tokens);
+  const v1::ReportRequest request = TtftMessage(connection->session_id, connection->identity, id,
+                                                seconds, prompt_tokens, hit_tokens);
   grpc::ClientContext context;
   PrepareContext(context, options_.token, options_.control_timeout);
   v1::ReportResponse response;
@@ -735,6 +731,9 @@ absl::StatusOr<std::unique_ptr<Pusher>> ClientImpl::OpenPusher(const SequenceId&
   config.backend_tag = options_.backend_tag;
   config.queue_bytes_max = options_.push_queue_bytes_max;
   config.answer_timeout = options_.transfer_timeout;
+  config.on_grpc_page = [this](int64_t bytes, absl::Duration took) {
+    grpc_path_.AddPush(bytes, took);
+  };
   const auto counted = [this, callback = std::move(callback)](
                            const PageKey& key, const absl::StatusOr<PushOutcome>& outcome) {
     Count(outcome.ok() ? &ClientStats::pushed_pages : &ClientStats::push_failures);
@@ -748,15 +747,45 @@ absl::StatusOr<std::unique_ptr<Pusher>> ClientImpl::OpenPusher(const SequenceId&
     return stream;
   };
   PusherEvents events;
-  events.on_shm_page = [this] { Count(&ClientStats::shm_pushed_pages); };
-  events.on_fallback = [this] { Count(&ClientStats::shm_push_fallbacks); };
+  events.on_shm_page = [this](int64_t bytes, absl::Duration took) {
+    Count(&ClientStats::shm_pushed_pages);
+    shm_path_.AddPush(bytes, took);
+  };
+  events.on_fallback = [this] {
+    Count(&ClientStats::shm_push_fallbacks);
+    shm_path_.AddFallback();
+  };
   return MakePusher(std::move(config), PushChannel(connection), open_stream, counted,
                     std::move(events));
 }
 
 ClientStats ClientImpl::stats() const {
+  ClientStats stats;
+  {
+    absl::MutexLock lock(&mutex_);
+    stats = stats_;
+  }
+  stats.shm = shm_path_.Stats();
+  stats.grpc = grpc_path_.Stats();
+  return stats;
+}
+
+void ClientImpl::CountShmFallback() {
+  Count(&ClientStats::shm_fallbacks);
+  shm_path_.AddFallback();
+}
+
+void ClientImpl::CountFetch(const FetchResult& result, uint32_t by_shm, absl::Duration took) {
+  const auto count = static_cast<int64_t>(result.pages.size());
+  int64_t shm_bytes = 0;
+  for (size_t i = 0; i < by_shm; ++i) shm_bytes += result.pages[i].header.stored_bytes();
+  if (by_shm > 0) shm_path_.AddFetch(by_shm, shm_bytes, took);
+  if (by_shm < count) grpc_path_.AddFetch(count - by_shm, result.bytes - shm_bytes, took);
   absl::MutexLock lock(&mutex_);
-  return stats_;
+  stats_.shm_pages += by_shm;
+  stats_.fetched_pages += count;
+  stats_.fetched_bytes += result.bytes;
+  if (!result.status.ok()) ++stats_.fetch_failures;
 }
 
 void ClientImpl::Count(int64_t ClientStats::*counter, int64_t amount) {
@@ -765,19 +794,6 @@ void ClientImpl::Count(int64_t ClientStats::*counter, int64_t amount) {
 }
 
 }  // namespace
-
-std::future<absl::StatusOr<FetchResult>> Client::FetchAsync(const LookupResult& hit,
-                                                            absl::Span<const PageKey> keys,
-                                                            const FetchOptions& options) {
-  auto promise = std::make_shared<std::promise<absl::StatusOr<FetchResult>>>();
-  std::future<absl::StatusOr<FetchResult>> future = promise->get_future();
-  FetchThen(hit, keys, options, [promise](absl::StatusOr<FetchResult> result) {
-    promise->set_value(std::move(result));
-  });
-  return future;
-}
-
-absl::string_view PageTierName(PageTier tier) { return TierName(static_cast<v1::Tier>(tier)); }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
   PAGODA_RETURN_IF_ERROR(options.Validate());

@@ -33,6 +33,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/path_stats.h"
+#include "client/tls_options.h"
 #include "kernels/aligned_buffer.h"
 #include "storage/base/model_spec.h"
 #include "storage/base/page_header.h"
@@ -55,6 +57,7 @@ struct ClientOptions {
   // Behaviour.
   std::string target = "127.0.0.1:7070";  // host:port or unix:/path of the daemon
   std::string token;                      // sent as a bearer token; empty: none
+  TlsOptions tls;                         // for a target of TCP; both channels use it
   // The daemon's socket for shared memory, as this process sees its path. Empty: where the daemon
   // says, or beside the target where that is a Unix socket; "none": everything goes over gRPC.
   std::string shm_socket;
@@ -137,11 +140,20 @@ struct LookupResult {
 using PageTarget =
     std::function<std::vector<MutableByteSpan>(uint32_t page_index, const PageHeader& header)>;
 
+enum class PlaneOrder : uint8_t {
+  kLayers,  // the first layers of all pages, then later ones
+  // hi, which q4 is read from, of all pages first, then lo, each layer by layer: a reader may
+  // attend on hi and refine. Who asks for this takes a page at the precision of hi where lo is
+  // lost.
+  kHighFirst,
+};
+
 struct FetchOptions {
   uint32_t page_begin = 0;
   uint32_t page_count = 0;                     // 0: all pages of the lease
   Precision precision_max = Precision::kNone;  // most exact wanted; kNone: as stored
   PageTarget target = nullptr;                 // null: memory of the result's own
+  PlaneOrder order = PlaneOrder::kLayers;
 };
 
 struct FetchedPage {
@@ -153,8 +165,11 @@ struct FetchedPage {
 
 struct FetchResult {
   std::vector<FetchedPage> pages;  // complete, verified, from page_begin without gaps
-  absl::Status status;             // why it is shorter than asked; OK otherwise
+  absl::Status status;             // why it is shorter, or less exact, than asked; OK otherwise
   int64_t bytes = 0;
+  // Of them, pages without their lo planes, which were on their way and lost: their headers list
+  // what came, and PrecisionOf(header.planes) says so. With PlaneOrder::kHighFirst alone.
+  int64_t reduced_pages = 0;
 };
 
 // A fetch under way, layer by layer: attention of layer 0 can begin while the others travel.
@@ -169,6 +184,10 @@ class PageFetch {
   virtual absl::StatusOr<std::vector<PageHeader>> WaitHeaders(absl::Duration timeout) = 0;
   // Of those pages, every segment that holds this layer or one before it is there, verified.
   virtual absl::Status WaitLayer(uint32_t layer, absl::Duration timeout) = 0;
+  // The same of the planes that q4 is read from (client/high_planes.h). With kHighFirst they come
+  // before any other; UINT32_MAX: all layers.
+  virtual absl::Status WaitHighLayer(uint32_t layer, absl::Duration timeout) = 0;
+  absl::Status WaitHighPlanes(absl::Duration timeout) { return WaitHighLayer(UINT32_MAX, timeout); }
   // The whole of it. Once, and the last call.
   virtual FetchResult Wait() = 0;
   virtual void Cancel() = 0;
@@ -254,6 +273,11 @@ struct ClientStats {
   int64_t shm_push_fallbacks = 0;  // pages that began there and went over gRPC
   int64_t push_failures = 0;
   int64_t reconnects = 0;
+  PathStats shm;
+  PathStats grpc;
+
+  // A line for each path that was used, with \n.
+  std::string PathLines() const;
 };
 
 class Client {

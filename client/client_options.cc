@@ -1,8 +1,23 @@
 #include "absl/strings/str_format.h"
 #include "client/client.h"
 #include "proto/shm_protocol.h"
+#include "proto/tls_files.h"
+#include "storage/base/status_macros.h"
 
 namespace pagoda::client {
+
+absl::Status TlsOptions::Validate() const {
+  if (certificate.empty() != key.empty()) {
+    return absl::InvalidArgumentError(
+        "tls: a certificate and its key go together; set both or neither");
+  }
+  if (!enabled()) {
+    if (certificate.empty() && server_name.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "tls.ca: is not set; name the authority of the daemon's certificate");
+  }
+  return LoadTlsFiles({certificate, key, ca}, {}).status();
+}
 
 absl::Status ClientOptions::Validate() const {
   if (target.empty()) {
@@ -22,6 +37,7 @@ absl::Status ClientOptions::Validate() const {
   if (push_queue_bytes_max <= 0) {
     return absl::InvalidArgumentError("client: push_queue_bytes_max must be positive");
   }
+  PAGODA_RETURN_IF_ERROR(tls.Validate());
   return model.has_value() ? ValidateModelSpec(*model) : absl::OkStatus();
 }
 

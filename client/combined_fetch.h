@@ -50,6 +50,9 @@ class CombinedFetch : public PageFetch {
   absl::Status WaitLayer(uint32_t layer, absl::Duration timeout) override {
     return source_->WaitLayer(layer, timeout);
   }
+  absl::Status WaitHighLayer(uint32_t layer, absl::Duration timeout) override {
+    return source_->WaitHighLayer(layer, timeout);
+  }
   FetchResult Wait() override {
     FetchResult result = source_->Wait();
     const auto done = static_cast<uint32_t>(result.pages.size());
@@ -64,6 +67,7 @@ class CombinedFetch : public PageFetch {
       FetchResult rest = more->Wait();
       result.status = std::move(rest.status);
       result.bytes += rest.bytes;
+      result.reduced_pages += rest.reduced_pages;
       for (FetchedPage& page : rest.pages) result.pages.push_back(std::move(page));
     }
     on_end_(result, done);

@@ -1,5 +1,6 @@
 #include "client/fetch_call.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "client/fetch_memory.h"
+#include "client/high_planes.h"
 #include "client/layer_progress.h"
 #include "proto/piece_codec.h"
 #include "storage/base/clock.h"
@@ -23,12 +25,15 @@ constexpr int64_t kPageBytesMax = int64_t{1} << 30;
 class PageAssembler {
  public:
   PageAssembler(const Identity& identity, std::vector<PageKey> keys, uint32_t page_begin,
-                PageTarget target, LayerProgress& progress)
+                PageTarget target, bool high_first, LayerProgress& progress,
+                LayerProgress& high_progress)
       : identity_(identity),
         keys_(std::move(keys)),
         page_begin_(page_begin),
         target_(std::move(target)),
+        high_first_(high_first),
         progress_(progress),
+        high_progress_(high_progress),
         pages_(keys_.size()) {}
 
   // True: the answer's last message.
@@ -66,8 +71,11 @@ class PageAssembler {
     for (size_t i = 0; i < pages_.size(); ++i) {
       Page& page = pages_[i];
       if (absl::Status verified = Verify(page); !verified.ok()) {
-        result.status = !page.end.ok() ? page.end : status.ok() ? verified : status;
-        return result;
+        absl::Status why = !page.end.ok() ? page.end : status.ok() ? verified : status;
+        if (result.status.ok()) result.status = std::move(why);
+        if (!high_first_ || !HasHigh(page)) return result;
+        Reduce(page);
+        ++result.reduced_pages;
       }
       result.bytes += page.fetched.header.stored_bytes();
       page.fetched.segments = std::move(page.memory.own);
@@ -82,6 +90,8 @@ class PageAssembler {
     FetchedPage fetched;
     FetchMemory memory;
     std::vector<uint64_t> filled;  // per segment: bytes so far, in order
+    std::vector<bool> high;        // by segment
+    size_t high_missing = 0;       // of them, those that are not there, verified
     absl::Status end;
   };
 
@@ -107,6 +117,9 @@ class PageAssembler {
     page->started = true;
     page->fetched.tier = static_cast<PageTier>(start.tier());
     page->filled.assign(header.segments.size(), 0);
+    page->high = HighSegments(header);
+    page->high_missing =
+        static_cast<size_t>(std::count(page->high.begin(), page->high.end(), true));
     page->fetched.header = std::move(header);
     return absl::OkStatus();
   }
@@ -131,7 +144,12 @@ class PageAssembler {
       page->end = absl::DataLossError("fetch: checksum of a segment differs");
       return absl::OkStatus();  // its layer never completes
     }
-    if (static_cast<size_t>(page - pages_.data()) < promised_) progress_.AddSegment(entry);
+    const bool promised = static_cast<size_t>(page - pages_.data()) < promised_;
+    if (promised) progress_.AddSegment(entry);
+    if (page->high[segment]) {
+      --page->high_missing;
+      if (promised) high_progress_.AddSegment(entry);
+    }
     return absl::OkStatus();
   }
 
@@ -153,9 +171,22 @@ class PageAssembler {
         ++promised_;
         headers_.push_back(page.fetched.header);
         progress_.AddPage(page.fetched.header);
+        high_progress_.AddPage(HighPartOf(page.fetched.header).header);
       }
     }
     progress_.EndPages();
+    high_progress_.EndPages();
+  }
+
+  static bool HasHigh(const Page& page) { return page.started && page.high_missing == 0; }
+  static void Reduce(Page& page) {
+    HighPart part = HighPartOf(page.fetched.header);
+    std::vector<kernels::AlignedBuffer> own;
+    if (!page.memory.own.empty()) {
+      for (const uint32_t segment : part.kept) own.push_back(std::move(page.memory.own[segment]));
+    }
+    page.memory.own = std::move(own);
+    page.fetched.header = std::move(part.header);
   }
 
   static absl::Status Verify(const Page& page) {
@@ -174,7 +205,9 @@ class PageAssembler {
   const std::vector<PageKey> keys_;
   const uint32_t page_begin_;
   const PageTarget target_;
+  const bool high_first_;
   LayerProgress& progress_;
+  LayerProgress& high_progress_;
   std::vector<Page> pages_;
   absl::Status end_;
   bool pages_over_ = false;
@@ -194,7 +227,8 @@ class GrpcPageFetch : public PageFetch, public FetchSink {
         request_(request.SerializeAsString()),
         until_(SystemClock().Monotonic() + timeout),
         assembler_(identity, {expected_keys.begin(), expected_keys.end()}, request.page_begin(),
-                   std::move(target), progress_) {
+                   std::move(target), request.order() == v1::PLANE_ORDER_HIGH_FIRST, progress_,
+                   high_progress_) {
     Ask(/*fresh=*/false);
   }
   ~GrpcPageFetch() override {
@@ -208,6 +242,9 @@ class GrpcPageFetch : public PageFetch, public FetchSink {
   }
   absl::Status WaitLayer(uint32_t layer, absl::Duration timeout) override {
     return progress_.WaitLayer(layer, timeout);
+  }
+  absl::Status WaitHighLayer(uint32_t layer, absl::Duration timeout) override {
+    return high_progress_.WaitLayer(layer, timeout);
   }
   FetchResult Wait() override {
     absl::Status status = WaitDone();
@@ -238,6 +275,7 @@ class GrpcPageFetch : public PageFetch, public FetchSink {
     if (again) return Ask(/*fresh=*/true);
     const absl::Status end = status.ok() ? assembler_.end() : status;
     progress_.End(end);
+    high_progress_.End(end);
     absl::MutexLock lock(&mutex_);
     status_ = timed_out_ ? absl::DeadlineExceededError("fetch: no answer in time") : end;
     done_ = true;
@@ -278,6 +316,7 @@ class GrpcPageFetch : public PageFetch, public FetchSink {
   const std::string request_;
   const absl::Duration until_;  // on the monotonic clock
   LayerProgress progress_;
+  LayerProgress high_progress_;  // of what q4 is read from
   PageAssembler assembler_;  // of the thread that OnMessage() is called by
   bool heard_ = false;       // likewise
 

@@ -117,4 +117,31 @@ v1::PushRequest PushMessage(const PushConfig& config, const PushItem& item) {
   return request;
 }
 
+v1::HelloRequest HelloMessage(const ClientOptions& options) {
+  v1::HelloRequest request;
+  request.set_protocol_version_min(kProtocolVersion);
+  request.set_protocol_version_max(kProtocolVersion);
+  request.set_client_name(options.client_name);
+  request.set_page_tokens(options.page_tokens);
+  request.set_known_answer(Bytes(KnownAnswer()));
+  request.set_backend_tag(options.backend_tag);
+  if (options.model.has_value()) *request.mutable_model() = ToWire(*options.model);
+  return request;
+}
+
+v1::ReportRequest TtftMessage(const std::string& session_id, const Identity& identity,
+                              const SequenceId& sequence, double seconds, uint32_t prompt_tokens,
+                              uint32_t hit_tokens) {
+  v1::ReportRequest request;
+  request.set_session_id(session_id);
+  if (!sequence.is_zero()) request.set_sequence_id(Bytes(sequence));
+  request.set_identity(Bytes(identity));
+  request.set_ttft_seconds(seconds);
+  request.set_prompt_tokens(prompt_tokens);
+  request.set_hit_tokens(hit_tokens);
+  return request;
+}
+
+absl::string_view PageTierName(PageTier tier) { return TierName(static_cast<v1::Tier>(tier)); }
+
 }  // namespace pagoda::client

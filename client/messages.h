@@ -5,6 +5,7 @@
 //          FAILED_PRECONDITION  a daemon of another protocol
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -31,6 +32,11 @@ void FillChains(absl::Span<const ScopeChain> chains,
                 google::protobuf::RepeatedPtrField<v1::KeyChain>& wire);
 
 // What all pages of a pusher have in common.
+v1::HelloRequest HelloMessage(const ClientOptions& options);
+v1::ReportRequest TtftMessage(const std::string& session_id, const Identity& identity,
+                              const SequenceId& sequence, double seconds, uint32_t prompt_tokens,
+                              uint32_t hit_tokens);
+
 struct PushConfig {
   std::string token;
   std::string session_id;
@@ -39,6 +45,8 @@ struct PushConfig {
   uint32_t page_tokens = 0;
   uint64_t backend_tag = 0;
   int64_t queue_bytes_max = 0;
+  // Of a page that was taken: how many bytes, and how long it took since it was pushed.
+  std::function<void(int64_t bytes, absl::Duration took)> on_grpc_page;
   absl::Duration answer_timeout;  // the oldest unanswered page may wait this long
 };
 // A request with `page` alone, or with `sequence_id` too.

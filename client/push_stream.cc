@@ -48,7 +48,7 @@ absl::Status PushStream::Push(PushItem item) {
   Pending page;
   for (const ByteSpan segment : item.segments) page.bytes += static_cast<int64_t>(segment.size());
   page.item = std::move(item);
-  page.since = SystemClock().Monotonic();
+  page.since = page.pushed = SystemClock().Monotonic();
   absl::MutexLock lock(&mutex_);
   if (ended_) {
     return absl::UnavailableError(absl::StrCat("push stream ended: ", status_.message()));
@@ -165,6 +165,9 @@ void PushStream::OnReadDone(bool ok) {
   if (page.bytes == 0) {
     Cancel();
   } else if (callback_ != nullptr) {
+    if (response.code() == 0 && config_.on_grpc_page != nullptr) {
+      config_.on_grpc_page(page.bytes, SystemClock().Monotonic() - page.pushed);
+    }
     if (response.code() != 0) {
       callback_(page.item.key,
                 absl::Status(static_cast<absl::StatusCode>(response.code()), response.message()));

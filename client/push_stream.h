@@ -41,6 +41,7 @@ class PushStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBu
     PushItem item;
     int64_t bytes = 0;
     absl::Duration since;     // monotonic: became the oldest, or was queued
+    absl::Duration pushed;    // monotonic
     size_t next_segment = 0;  // the first one not yet written
   };
 

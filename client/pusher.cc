@@ -83,9 +83,9 @@ class PusherImpl : public Pusher {
       ShmPushChannel::Page page;
       page.item = std::move(item);
       page.cancelled = cancelled;
-      page.done = [self, bytes](PushItem done, const absl::StatusOr<PushOutcome>& outcome,
-                                bool not_taken) {
-        self->Answered(std::move(done), bytes, outcome, not_taken);
+      page.done = [self, bytes, start = SystemClock().Monotonic()](
+                      PushItem done, const absl::StatusOr<PushOutcome>& outcome, bool not_taken) {
+        self->Answered(std::move(done), bytes, start, outcome, not_taken);
       };
       if (shm->Push(config, page).ok()) return absl::OkStatus();
       Leave(bytes);
@@ -95,11 +95,12 @@ class PusherImpl : public Pusher {
       return over_grpc->Push(std::move(page.item));
     }
 
-    void Answered(PushItem item, int64_t bytes, const absl::StatusOr<PushOutcome>& outcome,
-                  bool not_taken) ABSL_LOCKS_EXCLUDED(mutex) {
+    void Answered(PushItem item, int64_t bytes, absl::Duration start,
+                  const absl::StatusOr<PushOutcome>& outcome, bool not_taken)
+        ABSL_LOCKS_EXCLUDED(mutex) {
       const PageKey key = item.key;
       if (!not_taken) {
-        if (outcome.ok()) events.on_shm_page();
+        if (outcome.ok()) events.on_shm_page(bytes, SystemClock().Monotonic() - start);
         if (callback != nullptr) callback(key, outcome);
         return Leave(bytes);
       }

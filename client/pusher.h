@@ -16,7 +16,8 @@
 namespace pagoda::client {
 
 struct PusherEvents {
-  std::function<void()> on_shm_page;  // one was answered through shared memory
+  // One was taken through shared memory: its bytes, and how long it took since it was pushed.
+  std::function<void(int64_t bytes, absl::Duration took)> on_shm_page;
   std::function<void()> on_fallback;  // one goes over gRPC that had begun there
 };
 

@@ -1,10 +1,12 @@
 #include "client/shm_fetch.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <utility>
 
 #include "client/fetch_memory.h"
+#include "client/high_planes.h"
 #include "storage/base/status_macros.h"
 
 namespace pagoda::client {
@@ -31,18 +33,31 @@ class ShmPageFetch : public PageFetch {
   absl::Status WaitLayer(uint32_t layer, absl::Duration timeout) override {
     Begin();
     if (load_ != nullptr) PAGODA_RETURN_IF_ERROR(load_->WaitLayer(layer, promised_, timeout));
-    CopyUpTo(layer);
+    CopyUpTo(layer, /*high_only=*/false);
+    return pages_.size() == promised_ && !lost_lo_ ? absl::OkStatus() : status_;
+  }
+
+  // Pages that still load come layer by layer with all their planes.
+  absl::Status WaitHighLayer(uint32_t layer, absl::Duration timeout) override {
+    Begin();
+    if (load_ != nullptr) PAGODA_RETURN_IF_ERROR(load_->WaitLayer(layer, promised_, timeout));
+    CopyUpTo(layer, /*high_only=*/true);
     return pages_.size() == promised_ ? absl::OkStatus() : status_;
   }
 
   FetchResult Wait() override {
     Begin();
     if (load_ != nullptr) WaitAllPages();
-    CopyUpTo(UINT32_MAX);
+    if (options_.order == PlaneOrder::kHighFirst) CopyUpTo(UINT32_MAX, /*high_only=*/true);
+    CopyUpTo(UINT32_MAX, /*high_only=*/false);
     FetchResult result;
     result.status = status_;
     result.pages.reserve(pages_.size());
     for (Copying& page : pages_) {
+      if (std::find(page.copied.begin(), page.copied.end(), false) != page.copied.end()) {
+        Reduce(page);
+        ++result.reduced_pages;
+      }
       result.bytes += page.source.header.stored_bytes();
       result.pages.push_back(
           {std::move(page.source.header), std::move(page.memory.own), page.source.tier});
@@ -57,6 +72,8 @@ class ShmPageFetch : public PageFetch {
     MappedPage source;
     FetchMemory memory;
     std::vector<bool> copied;
+    std::vector<bool> high;  // by segment: needed for q4
+    bool high_copied = false;
   };
 
   void Begin() {
@@ -85,6 +102,7 @@ class ShmPageFetch : public PageFetch {
     PAGODA_ASSIGN_OR_RETURN(page.memory,
                             MemoryFor(static_cast<uint32_t>(index), header, options_.target));
     page.copied.resize(header.segments.size());
+    page.high = HighSegments(header);
     return page;
   }
 
@@ -98,14 +116,22 @@ class ShmPageFetch : public PageFetch {
     }
   }
 
-  // Pages from the first one that is gone are dropped.
-  void CopyUpTo(uint32_t layer) {
+  // Pages from the first one that is gone are dropped. With kHighFirst a page whose hi was copied
+  // stays as that.
+  void CopyUpTo(uint32_t layer, bool high_only) {
     for (size_t i = 0; i < pages_.size(); ++i) {
+      const std::vector<bool> before = pages_[i].copied;
       if (cancelled_.load(std::memory_order_relaxed)) {
         status_ = absl::CancelledError("fetch: cancelled");
-      } else if (CopyPage(pages_[i], layer) && !shm_->StillThere(i)) {
+      } else if (CopyPage(pages_[i], layer, high_only) && !shm_->StillThere(i)) {
         status_ = absl::AbortedError("shm: a page was given back while it was read");
       } else {
+        pages_[i].high_copied = pages_[i].high_copied || (high_only && layer == UINT32_MAX);
+        continue;
+      }
+      if (options_.order == PlaneOrder::kHighFirst && pages_[i].high_copied) {
+        pages_[i].copied = before;
+        lost_lo_ = true;
         continue;
       }
       pages_.resize(i);
@@ -114,10 +140,11 @@ class ShmPageFetch : public PageFetch {
   }
 
   // Whether anything was copied.
-  static bool CopyPage(Copying& page, uint32_t layer) {
+  static bool CopyPage(Copying& page, uint32_t layer, bool high_only) {
     bool any = false;
     for (size_t s = 0; s < page.copied.size(); ++s) {
       if (page.copied[s] || page.source.header.segments[s].layer_begin > layer) continue;
+      if (high_only && !page.high[s]) continue;
       const ByteSpan from = page.source.segments[s];
       std::memcpy(page.memory.segments[s].data(), from.data(), from.size());
       page.copied[s] = true;
@@ -126,14 +153,25 @@ class ShmPageFetch : public PageFetch {
     return any;
   }
 
+  static void Reduce(Copying& page) {
+    HighPart part = HighPartOf(page.source.header);
+    std::vector<kernels::AlignedBuffer> own;
+    if (!page.memory.own.empty()) {
+      for (const uint32_t segment : part.kept) own.push_back(std::move(page.memory.own[segment]));
+    }
+    page.memory.own = std::move(own);
+    page.source.header = std::move(part.header);
+  }
+
   const std::unique_ptr<ShmView> shm_;
   const std::unique_ptr<ShmLoad> load_;  // null: all bytes are there
   const FetchOptions options_;
   std::atomic<bool> cancelled_{false};  // relaxed: noticed between pages
   bool begun_ = false;
   std::vector<Copying> pages_;
-  size_t promised_ = 0;  // of them, at the beginning
-  absl::Status status_;  // why pages_ are fewer than asked
+  size_t promised_ = 0;   // of them, at the beginning
+  bool lost_lo_ = false;  // of a page that stays without it
+  absl::Status status_;   // why pages_ are fewer, or less exact, than asked
 };
 
 }  // namespace

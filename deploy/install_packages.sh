@@ -9,7 +9,7 @@ usage: deploy/install_packages.sh [SET ...]        (default: build data)
 
   build      compiler, CMake and the libraries that Pagoda stands on
   data       what fetches the model and the texts: python3, pip, unzip
-  test       build, data, and what the whole test suite needs: promtool, PyYAML, fio, mkfs.ext4
+  test       build, data, and what the whole test suite needs: promtool, PyYAML, fio, mkfs.ext4, openssl
   sanitize   clang and its sanitizer runtime, clang-tidy, clang-format
 
 For Debian 12; Debian 13 has the same names. Root is needed only when something is missing.
@@ -26,7 +26,7 @@ build=(
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 data=(python3 python3-pip unzip ca-certificates)
-testing=(python3-yaml curl fio e2fsprogs)
+testing=(python3-yaml curl fio e2fsprogs openssl)
 sanitize=(clang clang-tidy clang-format llvm)
 
 die() {

@@ -229,7 +229,7 @@ class BareClient::Line : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
-BareClient::BareClient(const std::string& address) : stub_(client::MakeDataChannel(address)) {}
+BareClient::BareClient(const std::string& address) : stub_(client::MakeDataChannel(address, {})) {}
 BareClient::~BareClient() = default;
 
 absl::Status BareClient::Receive(const BareTransfer& transfer) {

@@ -95,6 +95,7 @@ absl::Status RunBenchCommand(const BenchFlags& flags) {
     PAGODA_ASSIGN_OR_RETURN(self, SelfDaemon::Start(self_options));
     connection.daemon = self->address();
     connection.token.clear();
+    connection.tls = {};
   }
   PAGODA_ASSIGN_OR_RETURN(const TempFolder folder, TempFolder::Make("pagoda-bench-"));
   const std::string bare_address =

@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/channel.h"
 #include "client/cli/bare_stream.h"
 #include "client/cli/bench_pages.h"
 #include "client/cli/interrupt.h"
@@ -56,6 +57,7 @@ class Peer {
     client::ClientOptions options;
     options.target = connection.daemon;
     options.token = connection.token;
+    options.tls = connection.tls;
     options.client_name = "pagoda-bench";
     options.shm_socket = "none";  // gRPC is what the bare stream is compared with
     options.model = model;
@@ -307,7 +309,8 @@ absl::Status Bench::Lookups() {
 }
 
 absl::Status Bench::MeasureLookups(Peer& peer) {
-  const auto stub = v1::Cache::NewStub(client::MakeControlChannel(connection_.daemon));
+  const auto stub =
+      v1::Cache::NewStub(client::MakeControlChannel(connection_.daemon, connection_.tls));
   const int64_t warm_up = 20;
   for (int64_t i = -warm_up; i < options_.lookup_rounds; ++i) {
     const double lookup_start = Now();

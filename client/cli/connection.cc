@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/connect_advice.h"
 #include "storage/base/status_macros.h"
 
 namespace pagoda::cli {
@@ -27,10 +28,32 @@ void AddConnectionFlags(CLI::App& app, ConnectionOptions& options) {
                  "PAGODA_TOKEN, which other users of the machine cannot see")
       ->type_name("TOKEN")
       ->envname("PAGODA_TOKEN");
+  AddTlsFlags(app, options.tls);
   app.add_option("--timeout", options.timeout_seconds, "seconds one call may take")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.001, 86400.0))
       ->capture_default_str();
+}
+
+void AddTlsFlags(CLI::App& app, client::TlsOptions& tls) {
+  const auto add = [&app](const char* flag, std::string& value, const char* help,
+                          const char* variable) {
+    return app.add_option(flag, value, help)->type_name("FILE")->envname(variable);
+  };
+  CLI::Option* const ca =
+      add("--tls-ca", tls.ca, "speak TLS: the authority of the daemon's certificate, PEM",
+          "PAGODA_TLS_CA");
+  CLI::Option* const certificate =
+      add("--tls-cert", tls.certificate, "this client's certificate, where the daemon wants one",
+          "PAGODA_TLS_CERT")
+          ->needs(ca);
+  CLI::Option* const key =
+      add("--tls-key", tls.key, "its key, mode 0600", "PAGODA_TLS_KEY")->needs(certificate);
+  certificate->needs(key);
+  add("--tls-server-name", tls.server_name, "the daemon's name in its certificate, if another",
+      "PAGODA_TLS_SERVER_NAME")
+      ->type_name("NAME")
+      ->needs(ca);
 }
 
 absl::Status ExplainError(const absl::Status& status, const ConnectionOptions& options) {
@@ -40,6 +63,12 @@ absl::Status ExplainError(const absl::Status& status, const ConnectionOptions& o
     case absl::StatusCode::kOk:
       return status;
     case absl::StatusCode::kUnavailable:
+      message = client::ConnectAdvice(options.daemon, options.tls,
+                                      absl::Seconds(options.timeout_seconds));
+      if (!message.empty()) {
+        message = absl::StrCat("no connection to the daemon at ", options.daemon, ": ", message);
+        break;
+      }
       message = absl::StrFormat(
           "no daemon answers at %s (%s); start pagodad there, or name another with --daemon",
           options.daemon, LastPart(said));
@@ -74,7 +103,7 @@ absl::Status ExplainError(const absl::Status& status, const ConnectionOptions& o
 
 AdminConnection::AdminConnection(ConnectionOptions options)
     : options_(std::move(options)),
-      stub_(v1::Admin::NewStub(client::MakeControlChannel(options_.daemon))) {}
+      stub_(v1::Admin::NewStub(client::MakeControlChannel(options_.daemon, options_.tls))) {}
 
 void AdminConnection::Prepare(grpc::ClientContext& context, absl::Duration extra) const {
   client::PrepareContext(context, options_.token, absl::Seconds(options_.timeout_seconds) + extra);

@@ -20,11 +20,14 @@ namespace pagoda::cli {
 struct ConnectionOptions {
   std::string daemon = "127.0.0.1:7070";  // host:port or unix:/path
   std::string token;                      // empty: none
+  client::TlsOptions tls;                 // without a ca: none
   double timeout_seconds = 5;             // of one call
 };
 
-// --daemon, --token, --timeout
+// --daemon, --token, --timeout, --tls-...
 void AddConnectionFlags(CLI::App& app, ConnectionOptions& options);
+
+void AddTlsFlags(CLI::App& app, client::TlsOptions& tls);
 
 // What a user can do about an error of a call to this daemon.
 absl::Status ExplainError(const absl::Status& status, const ConnectionOptions& options);

@@ -42,6 +42,7 @@ class LiveReplay {
     client::ClientOptions options;
     options.target = connection.daemon;
     options.token = connection.token;
+    options.tls = connection.tls;
     options.client_name = "pagoda-replay";
     options.model = BenchModel(options_.shape, absl::BytesToHexString(bytes));
     options.page_tokens = static_cast<uint32_t>(options_.shape.page_tokens);
@@ -81,6 +82,7 @@ class LiveReplay {
     }
     result_.push_failures = push_failures_->load(std::memory_order_relaxed);
     result_.seconds = Now() - start;
+    result_.path_lines = client_->stats().PathLines();
     return result_;
   }
 

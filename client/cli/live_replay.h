@@ -34,6 +34,7 @@ struct LiveResult {
   int64_t fetch_failures = 0;  // requests
   int64_t push_failures = 0;   // pages
   double seconds = 0;
+  std::string path_lines;       // what went by which path, of ClientStats
   double late_seconds_max = 0;  // the most that a request began after its time
 };
 

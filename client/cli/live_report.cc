@@ -36,7 +36,7 @@ std::string LiveText(const LiveComparison& comparison) {
     absl::StrAppendFormat(&text, ", requests late by %s at most",
                           FormatSeconds(live.late_seconds_max));
   }
-  return text + "\n";
+  return absl::StrCat(text, "\n", live.path_lines);
 }
 
 Json LiveJson(const LiveComparison& comparison) {

@@ -60,6 +60,7 @@ absl::StatusOr<std::unique_ptr<SharedPrefix>> SharedPrefix::Connect(
   client::ClientOptions client_options;
   client_options.target = options.daemon;
   client_options.token = options.token;
+  client_options.tls = options.tls;
   client_options.client_name = "pagoda-eval";
   client_options.model = engine.model_spec();
   client_options.page_tokens = LlamaModel::kPageTokens;

@@ -22,7 +22,7 @@ absl::Status RunStatus(const StatusOptions& options) {
   AdminConnection admin(options.connection);
   PAGODA_ASSIGN_OR_RETURN(const v1::StatusResponse status, admin.Status());
   PrintText(options.json, absl::StrCat(StatusHeadline(status), "\n", TierTable(status), "\n",
-                                       ActivityLines(status)));
+                                       ActivityLines(status), PathLines(status)));
   if (options.counters) PrintText(options.json, absl::StrCat("\n", CounterTable(status)));
   return WriteJson(options.json, StatusJson(status));
 }

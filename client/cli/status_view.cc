@@ -56,6 +56,19 @@ Json StatusJson(const v1::StatusResponse& status) {
                      {"pages", tier.pages()},
                      {"pages_by_precision", std::move(by_precision)}});
   }
+  Json paths = Json::array();
+  for (const v1::PathStatus& path : status.paths()) {
+    paths.push_back({{"path", path.path()},
+                     {"bytes_out", path.bytes_out()},
+                     {"bytes_in", path.bytes_in()},
+                     {"fetches", path.fetches()},
+                     {"pushed_pages", path.pushed_pages()},
+                     {"failures", path.failures()},
+                     {"fetch_p50_seconds", path.fetch_p50_seconds()},
+                     {"fetch_p99_seconds", path.fetch_p99_seconds()},
+                     {"push_p50_seconds", path.push_p50_seconds()},
+                     {"push_p99_seconds", path.push_p99_seconds()}});
+  }
   Json counters = Json::object();
   for (const auto& [name, total] : Ordered(status.counters())) counters[name] = total;
   return {{"version", status.version()},
@@ -65,6 +78,7 @@ Json StatusJson(const v1::StatusResponse& status) {
           {"listen", status.listen()},
           {"data_dir", status.data_dir()},
           {"tiers", std::move(tiers)},
+          {"paths", std::move(paths)},
           {"pages", status.pages()},
           {"sessions", status.sessions()},
           {"sequences", status.sequences()},
@@ -120,6 +134,30 @@ std::string ActivityLines(const v1::StatusResponse& status) {
                       count(status.encode_queue_pages()), " to encode, ",
                       count(status.persist_queue_pages()), " to persist, ",
                       count(status.unflushed_pages()), " not on SSD yet\n");
+}
+
+std::string PathLines(const v1::StatusResponse& status) {
+  const auto times = [](double p50, double p99) {
+    return absl::StrFormat(" (p50 %.3g ms, p99 %.3g ms)", p50 * 1e3, p99 * 1e3);
+  };
+  std::string lines;
+  for (const v1::PathStatus& path : status.paths()) {
+    if (path.fetches() + path.pushed_pages() + path.bytes_out() + path.bytes_in() == 0) continue;
+    absl::StrAppend(&lines, absl::StrFormat("%-10s", path.path()), "out ",
+                    FormatBytes(static_cast<double>(path.bytes_out())), " in ",
+                    FormatCount(static_cast<int64_t>(path.fetches())), " answers");
+    if (path.fetches() > 0) {
+      absl::StrAppend(&lines, times(path.fetch_p50_seconds(), path.fetch_p99_seconds()));
+    }
+    absl::StrAppend(&lines, ", in ", FormatBytes(static_cast<double>(path.bytes_in())), " in ",
+                    FormatCount(static_cast<int64_t>(path.pushed_pages())), " pages");
+    if (path.pushed_pages() > 0) {
+      absl::StrAppend(&lines, times(path.push_p50_seconds(), path.push_p99_seconds()));
+    }
+    absl::StrAppend(&lines, ", ", FormatCount(static_cast<int64_t>(path.failures())),
+                    " failures\n");
+  }
+  return lines;
 }
 
 std::string CounterTable(const v1::StatusResponse& status) {

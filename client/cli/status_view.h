@@ -15,6 +15,8 @@ inline constexpr char kStatusJsonKeys[] =
     "JSON keys: version, instance_id, uptime_seconds, state, listen, data_dir,\n"
     "  tiers[] {tier, present, capacity_bytes, used_bytes, reserved_bytes, pages,\n"
     "           pages_by_precision {raw16, q8, q4, q3, q2}},\n"
+    "  paths[] {path, bytes_out, bytes_in, fetches, pushed_pages, failures, fetch_p50_seconds,\n"
+    "           fetch_p99_seconds, push_p50_seconds, push_p99_seconds},\n"
     "  pages, sessions, sequences, leases, leased_pages, staged_pages, staged_bytes,\n"
     "  pinned_pages, persist_queue_pages, unflushed_pages, encode_queue_pages,\n"
     "  counters {NAME: total since the start}\n";
@@ -27,6 +29,8 @@ std::string StatusHeadline(const v1::StatusResponse& status);
 std::string TierTable(const v1::StatusResponse& status);
 // Sessions, leases, queues: three lines.
 std::string ActivityLines(const v1::StatusResponse& status);
+// One line for each path by which pages came or went; empty: none did.
+std::string PathLines(const v1::StatusResponse& status);
 // All counters, by name.
 std::string CounterTable(const v1::StatusResponse& status);
 

@@ -37,6 +37,14 @@ v1::StatusResponse SampleStatus() {
   (*host.mutable_pages_by_precision())["q4"] = 4;
   (*host.mutable_pages_by_precision())["raw16"] = 1230;
   (*host.mutable_pages_by_precision())["q8"] = 0;
+  status.add_paths()->set_path("shm");
+  v1::PathStatus& grpc = *status.add_paths();
+  grpc.set_path("grpc");
+  grpc.set_bytes_out(2 << 20);
+  grpc.set_fetches(8);
+  grpc.set_fetch_p50_seconds(0.0012);
+  grpc.set_fetch_p99_seconds(0.25);
+  grpc.set_failures(1);
   status.set_pages(1500);
   status.set_sessions(3);
   status.set_leases(2);
@@ -59,6 +67,9 @@ TEST(StatusViewTest, Text) {
   EXPECT_THAT(activity, HasSubstr("1,500 distinct"));
   EXPECT_THAT(activity, HasSubstr("3 sessions, 0 sequences, 2 leases over 80 pages"));
   EXPECT_THAT(activity, HasSubstr("7 to encode"));
+  EXPECT_EQ(PathLines(status),  // nothing went through shared memory
+            "grpc      out 2.0 MiB in 8 answers (p50 1.2 ms, p99 250 ms), in 0 B in 0 pages, 1 "
+            "failures\n");
   const std::string counters = CounterTable(status);
   EXPECT_THAT(counters, HasSubstr("pagoda_lookup_requests_total   12,345\n"));
   EXPECT_THAT(counters, HasSubstr("2.0 KiB"));
@@ -72,16 +83,33 @@ TEST(StatusViewTest, NothingIsShownOfNothing) {
 
 TEST(StatusViewTest, Json) {
   const Json json = StatusJson(SampleStatus());
-  for (const char* key : {"version", "instance_id", "uptime_seconds", "state", "listen", "data_dir",
-                          "tiers", "pages", "sessions", "sequences", "leases", "leased_pages",
-                          "staged_pages", "staged_bytes", "pinned_pages", "persist_queue_pages",
-                          "unflushed_pages", "encode_queue_pages", "counters"}) {
+  for (const char* key : {"version",
+                          "instance_id",
+                          "uptime_seconds",
+                          "state",
+                          "listen",
+                          "data_dir",
+                          "tiers",
+                          "paths",
+                          "pages",
+                          "sessions",
+                          "sequences",
+                          "leases",
+                          "leased_pages",
+                          "staged_pages",
+                          "staged_bytes",
+                          "pinned_pages",
+                          "persist_queue_pages",
+                          "unflushed_pages",
+                          "encode_queue_pages",
+                          "counters"}) {
     EXPECT_TRUE(json.contains(key)) << key;
     EXPECT_NE(std::string(kStatusJsonKeys).find(key), std::string::npos) << key;
   }
   EXPECT_EQ(json["tiers"][0]["tier"], "hbm");
   EXPECT_EQ(json["tiers"][0]["present"], false);
   EXPECT_EQ(json["tiers"][1]["pages_by_precision"]["raw16"], 1230);
+  EXPECT_EQ(json["paths"][1]["fetch_p99_seconds"], 0.25);
   EXPECT_EQ(json["counters"]["pagoda_put_bytes_total"], 2048);
 }
 

@@ -28,6 +28,7 @@ struct Flags {
   int threads = 0;
   std::string daemon;
   std::string token;
+  client::TlsOptions tls;
   std::string scope = "private";
   std::string precision = "q8";
   int64_t window = 256;
@@ -50,6 +51,23 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_option("--daemon", flags.daemon,
                  "pagodad to share K and V with, host:port or unix:/path (default: none)");
   app.add_option("--token", flags.token, "token of the daemon's token file");
+  CLI::Option* const ca =
+      app.add_option("--tls-ca", flags.tls.ca,
+                     "speak TLS with the daemon: PEM file of its certificate's authority")
+          ->envname("PAGODA_TLS_CA");
+  CLI::Option* const certificate =
+      app.add_option("--tls-cert", flags.tls.certificate,
+                     "PEM file of this worker's certificate, where the daemon wants one")
+          ->envname("PAGODA_TLS_CERT")
+          ->needs(ca);
+  CLI::Option* const key = app.add_option("--tls-key", flags.tls.key, "its key, mode 0600")
+                               ->envname("PAGODA_TLS_KEY")
+                               ->needs(certificate);
+  certificate->needs(key);
+  app.add_option("--tls-server-name", flags.tls.server_name,
+                 "the daemon's name in its certificate, where it is not that of --daemon")
+      ->envname("PAGODA_TLS_SERVER_NAME")
+      ->needs(ca);
   app.add_option("--scope", flags.scope, "who may share: private, public or group:NAME")
       ->capture_default_str();
   app.add_option("--precision", flags.precision,
@@ -193,6 +211,12 @@ class Worker {
     return absl::OkStatus();
   }
 
+  // What went by which path, for people.
+  void SayPaths() const {
+    if (client_ == nullptr || flags_.quiet || flags_.json) return;
+    std::fputs(client_->stats().PathLines().c_str(), stderr);
+  }
+
   static void Say(absl::string_view text) {
     std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
   }
@@ -218,6 +242,7 @@ class Worker {
     client::ClientOptions options;
     options.target = flags_.daemon;
     options.token = flags_.token;
+    options.tls = flags_.tls;
     options.client_name = "pagoda-worker";
     options.model = engine_->model_spec();
     options.page_tokens = LlamaModel::kPageTokens;
@@ -230,6 +255,7 @@ class Worker {
     }
     if (!connected.ok()) {
       LogWarning("daemon_away", {{"target", flags_.daemon},
+                                 {"cause", std::string(connected.message())},
                                  {"effect", "everything is computed here until it comes"}});
     }
     cache_ = std::make_unique<PagodaPrefixCache>(*client_, scope);
@@ -248,6 +274,7 @@ int Run(const Flags& flags) {
   absl::Status status = worker.Start();
   const bool one = !flags.prompt.empty() || !flags.prompt_file.empty();
   if (status.ok()) status = one ? worker.AnswerOne() : worker.AnswerLines();
+  worker.SayPaths();
   if (status.ok()) return 0;
   Worker::Say(absl::StrCat("pagoda-worker: ", status.message()));
   return 1;
