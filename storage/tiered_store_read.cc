@@ -283,7 +283,10 @@ bool TieredStore::SettleLoad(const RecordKey& key, const Source& source,
       sheds_.Settle(id);
     }
     HostPagePtr lower = directory_.SetHost(id, *result, /*dirty=*/false);
-    if (lower != nullptr) after.pages.push_back(std::move(lower));
+    if (lower != nullptr) {
+      NoteLeftHost(key, after);
+      after.pages.push_back(std::move(lower));
+    }
     counters_.ssd_read_bytes += (*result)->bytes();
     counters_.promoted_bytes += (*result)->bytes();
     after.events.push_back([bytes = (*result)->bytes()](StoreObserver& o) { o.OnPromoted(bytes); });
