@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "client/channel.h"
 #include "client/combined_fetch.h"
+#include "client/device_channel.h"
 #include "client/executor.h"
 #include "client/fetch_call.h"
 #include "client/messages.h"
@@ -70,6 +71,9 @@ class ClientImpl : public Client {
   absl::StatusOr<std::unique_ptr<MappedPages>> Map(const LookupResult& hit,
                                                    absl::Span<const PageKey> keys,
                                                    const FetchOptions& options) override;
+  absl::StatusOr<std::unique_ptr<DevicePages>> MapDevice(const LookupResult& hit,
+                                                         absl::Span<const PageKey> keys,
+                                                         const FetchOptions& options) override;
   void Release(const LeaseId& lease) override;
   absl::Status Renew(const LeaseId& lease) override;
   absl::Status Prefetch(absl::Span<const ScopeChain> chains, absl::Duration deadline) override;
@@ -102,6 +106,10 @@ class ClientImpl : public Client {
     absl::Duration end;  // on the monotonic clock
   };
 
+  static ShmChannel::Wanted WantedOf(const LookupResult& hit, const Pages& pages) {
+    return {hit.lease,  hit.lease_until,           pages.begin,
+            pages.keys, pages.connection.identity, pages.end - SystemClock().Monotonic()};
+  }
   void Run();  // the background thread
   absl::Status Connect() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<ServerInfo> Hello();
@@ -162,6 +170,7 @@ class ClientImpl : public Client {
   std::vector<std::weak_ptr<PushStream>> pushes_ ABSL_GUARDED_BY(mutex_);
   ClientStats stats_ ABSL_GUARDED_BY(mutex_);
 
+  DeviceLink device_{options_.device};
   Executor executor_;
   std::thread thread_;  // last: it uses everything above
 };
@@ -232,6 +241,7 @@ void ClientImpl::Run() {
       shm.channel->DropIdleMaps();
       shm.loads->DropIdleMaps();
     }
+    device_.Watch();
     for (const std::weak_ptr<PushStream>& weak : pushes) {
       if (const std::shared_ptr<PushStream> push = weak.lock()) push->CheckProgress(now);
     }
@@ -574,13 +584,9 @@ std::unique_ptr<PageFetch> ClientImpl::StartShmFetch(const LookupResult& hit,
 std::unique_ptr<PageFetch> ClientImpl::StartShmLoad(const LookupResult& hit, const Pages& pages,
                                                     const FetchOptions& options) {
   if (pages.connection.shm_loads == nullptr) return nullptr;
-  absl::StatusOr<std::unique_ptr<ShmLoad>> load =
-      pages.connection.shm_loads->Load({.lease = hit.lease,
-                                        .lease_until = hit.lease_until,
-                                        .page_begin = pages.begin,
-                                        .keys = pages.keys,
-                                        .identity = pages.connection.identity,
-                                        .timeout = (pages.end - SystemClock().Monotonic()) / 2});
+  ShmChannel::Wanted wanted = WantedOf(hit, pages);
+  wanted.timeout /= 2;
+  absl::StatusOr<std::unique_ptr<ShmLoad>> load = pages.connection.shm_loads->Load(wanted);
   if (!load.ok() || (*load)->pages()->size() == 0) return nullptr;
   auto view = std::make_unique<ShmView>((*load)->pages(), 0, pages.count);
   return FetchFromShm(std::move(view), options, *std::move(load));
@@ -653,6 +659,18 @@ absl::StatusOr<std::unique_ptr<MappedPages>> ClientImpl::Map(const LookupResult&
   PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<ShmView> mapped,
                           LocatePages(hit, keys, pages, pages.end - SystemClock().Monotonic()));
   Count(&ClientStats::mapped_pages, static_cast<int64_t>(mapped->size()));
+  return mapped;
+}
+
+absl::StatusOr<std::unique_ptr<DevicePages>> ClientImpl::MapDevice(const LookupResult& hit,
+                                                                   absl::Span<const PageKey> keys,
+                                                                   const FetchOptions& options) {
+  PAGODA_ASSIGN_OR_RETURN(const Pages pages, WantedPages(hit, keys, options));
+  absl::StatusOr<std::unique_ptr<DevicePages>> mapped =
+      device_.Map(pages.connection.shm_path, pages.connection.session_id, WantedOf(hit, pages));
+  const auto count = static_cast<int64_t>(mapped.ok() ? (*mapped)->there_count() : 0);
+  Count(&ClientStats::device_pages, count);
+  Count(&ClientStats::device_fallbacks, pages.count - count);
   return mapped;
 }
 
@@ -771,8 +789,6 @@ std::future<absl::StatusOr<FetchResult>> Client::FetchAsync(const LookupResult& 
   });
   return future;
 }
-
-absl::string_view PageTierName(PageTier tier) { return TierName(static_cast<v1::Tier>(tier)); }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
   PAGODA_RETURN_IF_ERROR(options.Validate());

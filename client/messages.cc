@@ -117,4 +117,6 @@ v1::PushRequest PushMessage(const PushConfig& config, const PushItem& item) {
   return request;
 }
 
+absl::string_view PageTierName(PageTier tier) { return TierName(static_cast<v1::Tier>(tier)); }
+
 }  // namespace pagoda::client

@@ -189,8 +189,7 @@ void TieredStore::LoadLeased(absl::string_view session_id, LeaseId id, const Rec
 }
 
 std::optional<absl::StatusOr<HostPagePtr>> TieredStore::BeforeRead(const RecordKey& key,
-                                                                    Source& source,
-                                                                    uint64_t& work) {
+                                                                   Source& source, uint64_t& work) {
   absl::MutexLock lock(&mutex_);
   const EntryId id = directory_.Find(key);
   if (closing_) return absl::UnavailableError("store: shutting down");
