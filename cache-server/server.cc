@@ -344,7 +344,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                       {"data_dir", options.data_dir},
                       {"pages", absl::StrCat(open.store->Stats().page_count)},
                       {"ssd", open.store->has_ssd() ? "on" : "off"},
-                      {"hbm", "off"},
+                      {"hbm", open.hbm != nullptr ? "on" : "off"},
                       {"tokens", absl::StrCat(tokens.size())}});
   return server;
 }
