@@ -335,7 +335,8 @@ class Client {
                                                            const FetchOptions& options) = 0;
   // Pages in memory of ClientOptions.device, copied there by the daemon if they are not there yet.
   // Each may be missing with a status of its own. UNAVAILABLE, FAILED_PRECONDITION, UNIMPLEMENTED:
-  // none can be had there; Map() or Fetch(). precision_max must be kNone, target is of no effect.
+  // none can be had there; Map() or Fetch(). They come as they are stored: precision_max and target
+  // are of no effect.
   virtual absl::StatusOr<std::unique_ptr<DevicePages>> MapDevice(const LookupResult& hit,
                                                                  absl::Span<const PageKey> keys,
                                                                  const FetchOptions& options) = 0;

@@ -41,8 +41,8 @@ class DeviceChannelImpl : public DeviceChannel,
 
   // All pages are gone, and with them all reads: the memory is the daemon's again.
   ~DeviceChannelImpl() override {
-    if (import_ == nullptr) return;
     absl::MutexLock lock(&finish_mutex_);
+    if (finished_ == nullptr) return;  // never opened
     absl::Status status = import_->Finish(*finish_stream_, UINT64_MAX);
     if (status.ok()) status = finish_stream_->Record(*finished_);
     if (status.ok()) status = device_.Await(*finished_, kDrainTimeout);
