@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "cache-server/admin_pages.h"
 #include "cache-server/admin_policy.h"
+#include "cache-server/hbm_metrics.h"
 #include "cache-server/prefetch_metrics.h"
 #include "cache-server/request_fields.h"
 #include "cache-server/unary_call.h"
@@ -133,6 +134,8 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* call
     response->set_data_dir(context_.options.data_dir);
     FillTier(v1::TIER_HOST, stats.host, *response->add_tiers());
     FillTier(v1::TIER_SSD, stats.ssd, *response->add_tiers());
+    const HbmState hbm = context_.hbm != nullptr ? context_.hbm->state() : HbmState();
+    FillTier(v1::TIER_HBM, hbm.tier, *response->add_tiers());
     response->set_pages(static_cast<uint64_t>(stats.page_count));
     response->set_sessions(context_.sessions.session_count());
     response->set_sequences(context_.encoder.sequence_count());
@@ -150,10 +153,14 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* call
     for (const auto& [name, value] : context_.metrics.Counters()) {
       (*response->mutable_counters())[name] = value;
     }
-    for (const PrefetchSeries& series : PrefetchSeriesOf(stats.prefetch)) {
-      if (series.value == 0) continue;
-      (*response->mutable_counters())[series.Name()] = static_cast<uint64_t>(series.value);
-    }
+    const auto add_counters = [response](const std::vector<CountedSeries>& all) {
+      for (const CountedSeries& series : all) {
+        if (series.value == 0) continue;
+        (*response->mutable_counters())[series.Name()] = static_cast<uint64_t>(series.value);
+      }
+    };
+    add_counters(PrefetchSeriesOf(stats.prefetch));
+    add_counters(HbmSeriesOf(hbm.counts));
     return absl::OkStatus();
   });
 }

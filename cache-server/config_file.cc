@@ -81,6 +81,13 @@ void ReadShm(YamlSection section, ShmSettings& shm) {
   section.Finish();
 }
 
+void ReadHbm(YamlSection section, HbmSettings& hbm) {
+  section.String("device", hbm.device);
+  section.Size("capacity", hbm.capacity_bytes, 2 * kMiB, 64 * kTiB);
+  section.Size("chunk", hbm.chunk_bytes, 2 * kMiB, 1024 * kMiB);
+  section.Finish();
+}
+
 void ReadSsd(YamlSection section, SsdSettings& ssd, StorePolicies& policies) {
   section.Bool("enabled", ssd.enabled);
   section.String("path", ssd.path);
@@ -184,6 +191,7 @@ absl::Status ReadConfigFile(const std::string& path, ServerOptions& options) {
   ReadHost(root.Section("host"), options.host, policies.host);
   ReadSsd(root.Section("ssd"), options.ssd, policies);
   ReadShm(root.Section("shm"), options.shm);
+  ReadHbm(root.Section("hbm"), options.hbm);
   ReadHotPin(root.Section("hot_pin"), policies.hot_pin);
   ReadFloors(root.Section("floors"), policies);
   ReadLadder(root, options.ladder.standard);

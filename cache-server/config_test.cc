@@ -37,6 +37,9 @@ TEST(ConfigFileTest, TheExampleFileIsValidAndHoldsTheDefaults) {
   EXPECT_EQ(options.limits.encode_queue_pages_max, standard.limits.encode_queue_pages_max);
   EXPECT_EQ(options.prefetch.bytes_per_second, standard.prefetch.bytes_per_second);
   EXPECT_EQ(options.prefetch.predicted_return, standard.prefetch.predicted_return);
+  EXPECT_EQ(options.hbm.device, standard.hbm.device);
+  EXPECT_EQ(options.hbm.capacity_bytes, standard.hbm.capacity_bytes);
+  EXPECT_EQ(options.hbm.chunk_bytes, standard.hbm.chunk_bytes);
   EXPECT_EQ(options.lease, standard.lease);
   EXPECT_EQ(options.ladder.standard, standard.ladder.standard);
 }
@@ -150,6 +153,8 @@ TEST(ConfigFileTest, EveryMistakeNamesItsPlaceAndTheRemedy) {
       {"host: {capacity: 1KiB}", {"host.capacity", "'1KiB'", "from 1MiB"}},
       {"host: {chunk: 1KiB}", {"host.chunk", "'1KiB'", "64MiB"}},
       {"host: [1, 2]", {"host", "a list", "a map"}},
+      {"hbm: {chunk: 1MiB}", {"hbm.chunk", "'1MiB'", "from 2MiB"}},
+      {"hbm: {devise: auto}", {"hbm.devise", "did you mean device?"}},
       {"ssd: {enabled: yes}", {"ssd.enabled", "'yes'", "true or false"}},
       {"ssd: {admission: never}", {"ssd.admission", "'never'", "second_touch"}},
       {"hot_pin: {uses: 256}", {"hot_pin.uses", "'256'", "0 to 255"}},
@@ -247,6 +252,16 @@ TEST(OptionsTest, RelationsAreChecked) {
   broken([](ServerOptions& o) { o.metrics_listen = "unix:/x"; }, "none");
   broken([](ServerOptions& o) { o.policies.host.marks.stop = 0.9; }, "host: watermarks");
   broken([](ServerOptions& o) { o.policies.ssd.eviction = "x"; }, "ssd: unknown eviction policy");
+  broken([](ServerOptions& o) { o.hbm.device = "gpu0"; }, "nvidia-smi -L");
+  broken([](ServerOptions& o) { o.hbm.device = "-1"; }, "hbm.device: is '-1'");
+  broken([](ServerOptions& o) { o.hbm.chunk_bytes = 1 << 20; }, "2MiB");
+  broken([](ServerOptions& o) { o.hbm.capacity_bytes = 1 << 20; }, "hbm.capacity: is 1048576");
+  broken(
+      [](ServerOptions& o) {
+        o.hbm.device = "1";
+        o.shm.enabled = false;
+      },
+      "shm.enabled is false");
   broken([](ServerOptions& o) { o.host.capacity_bytes = 0; }, "host");
   broken([](ServerOptions& o) { o.ssd.capacity_bytes = 1; }, "ssd.capacity");
   broken([](ServerOptions& o) { o.prefetch.loads_max = 0; }, "prefetch loads_max");

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "cache-server/hbm_metrics.h"
 #include "cache-server/metric_names.h"
 #include "cache-server/prefetch_metrics.h"
 #include "cache-server/version.h"
@@ -52,6 +53,7 @@ struct NamedTier {
 
 void SetTiers(const DaemonState& state, Families& out) {
   std::vector<NamedTier> tiers;
+  if (state.hbm.tier.present) tiers.push_back({TierKind::kHbm, state.hbm.tier});
   if (state.store.host.present) tiers.push_back({TierKind::kHost, state.store.host});
   if (state.store.ssd.present) tiers.push_back({TierKind::kSsd, state.store.ssd});
   const auto each = [&](const MetricInfo& info, auto value) {
@@ -81,6 +83,7 @@ void SetTiers(const DaemonState& state, Families& out) {
     }
   }
   for (const NamedTier& tier : tiers) {
+    if (tier.kind == TierKind::kHbm) continue;  // has no marks: it makes room as it is asked
     const std::string name(TierName(tier.kind));
     const policy::Watermarks& marks =
         tier.kind == TierKind::kHost ? state.policies.host.marks : state.policies.ssd.marks;
@@ -131,6 +134,12 @@ void SetCounts(const DaemonState& state, Families& out) {
   out.Set(metric::kStagedBytes, static_cast<double>(store.host.staged_bytes));
   out.Set(metric::kBuildInfo, 1, {{"version", kVersion}});
   out.Set(metric::kDraining, state.draining ? 1 : 0);
+}
+
+void SetSeries(const CountedSeries& series, Families& out) {
+  Labels labels;
+  for (const auto& [name, value] : series.labels) labels.push_back({name, value});
+  out.Set(series.info, static_cast<double>(series.value), std::move(labels));
 }
 
 // Fields of /proc/self/stat after the command, whose name may hold anything: proc(5) numbers the
@@ -185,10 +194,12 @@ std::vector<prometheus::MetricFamily> GaugeCollector::Collect() const {
   SetTiers(state, out);
   SetScopes(state, out);
   SetCounts(state, out);
-  for (const PrefetchSeries& series : PrefetchSeriesOf(state.store.prefetch)) {
-    Labels labels;
-    for (const auto& [name, value] : series.labels) labels.push_back({name, value});
-    out.Set(series.info, static_cast<double>(series.value), std::move(labels));
+  for (const CountedSeries& series : PrefetchSeriesOf(state.store.prefetch)) {
+    SetSeries(series, out);
+  }
+  if (state.hbm.tier.present) {
+    out.Set(metric::kHbmLost, state.hbm.lost ? 1 : 0);
+    for (const CountedSeries& series : HbmSeriesOf(state.hbm.counts)) SetSeries(series, out);
   }
   SetProcess(out);
   return out.Take();

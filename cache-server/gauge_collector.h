@@ -12,6 +12,7 @@
 #include <map>
 #include <vector>
 
+#include "cache-server/hbm_state.h"
 #include "storage/store_policies.h"
 #include "storage/store_stats.h"
 
@@ -25,6 +26,7 @@ struct DaemonState {
   int64_t sequences = 0;
   int64_t encode_queue_pages = 0;
   bool draining = false;
+  HbmState hbm;
 };
 
 class GaugeCollector : public prometheus::Collectable {

@@ -50,7 +50,10 @@ void FillLimits(const ServerOptions& options, v1::Limits& limits) {
 }
 
 void FillCapabilities(const ServiceContext& context, v1::Capabilities& capabilities) {
-  if (!context.shm_socket.empty()) capabilities.add_data_planes("shm");
+  if (!context.shm_socket.empty()) {
+    if (context.hbm != nullptr) capabilities.add_data_planes("cuda");
+    capabilities.add_data_planes("shm");
+  }
   capabilities.add_data_planes("grpc");
   for (const auto precision : {v1::PRECISION_Q2, v1::PRECISION_Q3, v1::PRECISION_Q4,
                                v1::PRECISION_Q8, v1::PRECISION_RAW16}) {
@@ -59,6 +62,7 @@ void FillCapabilities(const ServiceContext& context, v1::Capabilities& capabilit
   for (const auto kind : {v1::PLANE_KIND_CODES, v1::PLANE_KIND_RAW16, v1::PLANE_KIND_RAW_ROWS}) {
     capabilities.add_plane_kinds(kind);
   }
+  if (context.hbm != nullptr) capabilities.add_tiers(v1::TIER_HBM);
   capabilities.add_tiers(v1::TIER_HOST);
   if (context.store.has_ssd()) capabilities.add_tiers(v1::TIER_SSD);
   for (const uint32_t tokens : kPageTokens) capabilities.add_page_tokens(tokens);

@@ -60,6 +60,8 @@ struct Flags {
   std::string master_secret_file;
   std::string host_capacity;
   std::string ssd_capacity;
+  std::string hbm_device;
+  std::string hbm_capacity;
   std::string ladder;
   std::string log_level;
   int encode_threads = 0;
@@ -101,6 +103,12 @@ void DescribeFlags(CLI::App& app, Flags& flags) {
   app.add_option("--ssd-capacity", flags.ssd_capacity, "SSD for pages; default 20GiB")
       ->type_name("SIZE");
   app.add_flag("--no-ssd", flags.no_ssd, "Memory only; everything is gone after a restart");
+  app.add_option("--hbm-device", flags.hbm_device,
+                 "GPU whose memory holds pages for workers on it: auto (the first one, if there is "
+                 "one), none, an index or a UUID; default auto")
+      ->type_name("DEVICE");
+  app.add_option("--hbm-capacity", flags.hbm_capacity, "Memory of that GPU for pages; default 1GiB")
+      ->type_name("SIZE");
   app.add_option("--ladder", flags.ladder,
                  "Precision to which pages age: raw16, q8, q4, q3 or q2; default q8")
       ->type_name("PRECISION");
@@ -141,6 +149,9 @@ absl::Status ApplyFlags(const Flags& flags, ServerOptions& options) {
       ApplySize(flags.host_capacity, "--host-capacity", options.host.capacity_bytes));
   PAGODA_RETURN_IF_ERROR(
       ApplySize(flags.ssd_capacity, "--ssd-capacity", options.ssd.capacity_bytes));
+  text(flags.hbm_device, options.hbm.device);
+  PAGODA_RETURN_IF_ERROR(
+      ApplySize(flags.hbm_capacity, "--hbm-capacity", options.hbm.capacity_bytes));
   if (flags.no_ssd) options.ssd.enabled = false;
   if (flags.encode_threads != 0) options.encode_threads = flags.encode_threads;
   if (flags.ladder.empty()) return absl::OkStatus();

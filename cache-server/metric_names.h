@@ -65,6 +65,12 @@ inline constexpr MetricInfo kTransferBytes{"pagoda_transfer_bytes_total", kCount
 inline constexpr MetricInfo kTransferFailures{"pagoda_transfer_failures_total", kCounter, "path,direction", "Transfers that ended in an error."};
 inline constexpr MetricInfo kTransferSeconds{"pagoda_transfer_seconds", kHistogram, "path,direction", "One Fetch (out) or one pushed page (in); over shm out is telling where pages lie."};
 inline constexpr MetricInfo kInflightTransfers{"pagoda_inflight_transfers", kGauge, "path,direction", "Fetch and Push streams that are open."};
+// Device memory
+inline constexpr MetricInfo kHbmPromotions{"pagoda_hbm_promotions_total", kCounter, "result", "Pages wanted in device memory: copied, refused (no room, or the device would not), failed (on their way)."};
+inline constexpr MetricInfo kHbmPromotedBytes{"pagoda_hbm_promoted_bytes_total", kCounter, "", "Bytes copied from host memory to device memory."};
+inline constexpr MetricInfo kHbmEvictedPages{"pagoda_hbm_evicted_pages_total", kCounter, "", "Pages that made way for others in device memory; they are still in lower tiers."};
+inline constexpr MetricInfo kHbmLost{"pagoda_hbm_lost", kGauge, "", "1 when the device is lost: restart pagodad to use it again."};
+inline constexpr MetricInfo kDeviceFallbacks{"pagoda_device_fallbacks_total", kCounter, "reason", "Pages, and workers, sent to host memory instead: absent, other_device, export, lost, room, loading, scope, limit."};
 // Prefetch
 inline constexpr MetricInfo kPrefetchAsked{"pagoda_prefetch_asked_total", kCounter, "source", "Pages that a source asked to bring up; they are loaded or dropped."};
 inline constexpr MetricInfo kPrefetchLoaded{"pagoda_prefetch_loaded_total", kCounter, "source", "Pages brought up from SSD ahead of a request."};
@@ -146,6 +152,9 @@ inline constexpr std::array kAllMetrics = {
     metric::kPromotedBytes,    metric::kDemotedBytes,
     metric::kTransferBytes,    metric::kTransferFailures,
     metric::kTransferSeconds,  metric::kInflightTransfers,
+    metric::kHbmPromotions,    metric::kHbmPromotedBytes,
+    metric::kHbmEvictedPages,  metric::kHbmLost,
+    metric::kDeviceFallbacks,
     metric::kPrefetchAsked,    metric::kPrefetchLoaded,
     metric::kPrefetchUsed,     metric::kPrefetchLate,
     metric::kPrefetchUnused,   metric::kPrefetchVictims,

@@ -22,7 +22,7 @@ constexpr absl::string_view kPutResultNames[kPutResultCount] = {
     "stored",          "duplicate",         "replaced",
     "rejected_parent", "rejected_scope",    "rejected_request",
     "rejected_room",   "rejected_checksum", "error"};
-constexpr const char* kPathNames[] = {"grpc", "ssd", "shm"};
+constexpr const char* kPathNames[] = {"grpc", "ssd", "shm", "cuda"};
 constexpr const char* kDirectionNames[] = {"in", "out"};
 constexpr const char* kRefusedReasons[] = {"descriptors", "memory", "other"};
 constexpr const char* kRejectReasons[] = {"authn", "authz", "limit", "unavailable"};
@@ -144,6 +144,12 @@ Metrics::Metrics(const std::vector<std::string>& tenants, const std::vector<std:
     }
     const Labels grpc = {{"path", "grpc"}, {"direction", kDirectionNames[direction]}};
     inflight_[direction] = &inflight.Add(grpc);
+  }
+  constexpr const char* kFallbackNames[] = {"absent", "other_device", "export", "lost",
+                                            "room",   "loading",      "scope",  "limit"};
+  auto& fallbacks = CounterFamily(registry, metric::kDeviceFallbacks);
+  for (int i = 0; i < kDeviceFallbackCount; ++i) {
+    device_fallbacks_[i] = &fallbacks.Add({{"reason", kFallbackNames[i]}});
   }
   auto& encode_seconds = HistogramFamily(registry, metric::kEncodeSeconds);
   for (const Precision precision : kStoredPrecisions) {
@@ -314,6 +320,15 @@ void Metrics::OnTransferBytes(TransferDirection direction, int64_t bytes) {
 void Metrics::OnShmLocated(int64_t bytes) {
   constexpr auto kShm = static_cast<size_t>(TransferPath::kShm);
   transfer_bytes_[kShm][1]->Increment(static_cast<double>(bytes));
+}
+
+void Metrics::OnDeviceLocated(int64_t bytes) {
+  constexpr auto kCuda = static_cast<size_t>(TransferPath::kCuda);
+  transfer_bytes_[kCuda][1]->Increment(static_cast<double>(bytes));
+}
+
+void Metrics::OnDeviceFallback(DeviceFallback reason) {
+  device_fallbacks_[static_cast<int>(reason)]->Increment();
 }
 
 void Metrics::OnShmTaken(int64_t bytes) {

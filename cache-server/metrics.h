@@ -68,8 +68,20 @@ constexpr int kPutResultCount = 9;
 
 enum class EncodePlace : uint8_t { kLadder = 0, kFetch = 1, kPressure = 2, kSsd = 3 };
 enum class EncodeFailure : uint8_t { kValues = 0, kRoom = 1, kOther = 2 };
-enum class TransferPath : uint8_t { kGrpc = 0, kSsd = 1, kShm = 2 };
-constexpr int kTransferPathCount = 3;
+enum class TransferPath : uint8_t { kGrpc = 0, kSsd = 1, kShm = 2, kCuda = 3 };
+constexpr int kTransferPathCount = 4;
+// Why a page, or a worker, was sent from device memory to host memory.
+enum class DeviceFallback : uint8_t {
+  kAbsent = 0,       // the daemon has no device
+  kOtherDevice = 1,  // the worker has another one
+  kExport = 2,       // the two processes cannot share its memory
+  kLost = 3,
+  kRoom = 4,     // every page there is in use, or too much is under way
+  kLoading = 5,  // not in host memory yet, or not any more
+  kScope = 6,    // which the caller may read but not write
+  kLimit = 7,    // too many workers, or a header beyond a packet
+};
+constexpr int kDeviceFallbackCount = 8;
 enum class TransferDirection : uint8_t { kIn = 0, kOut = 1 };
 
 // One answered lookup.
@@ -123,6 +135,9 @@ class Metrics : public StoreObserver {
   void OnTransferBytes(TransferDirection direction, int64_t bytes);
   // A client was told where pages of so many bytes lie.
   void OnShmLocated(int64_t bytes);
+  // The same of pages in device memory.
+  void OnDeviceLocated(int64_t bytes);
+  void OnDeviceFallback(DeviceFallback reason);
   // So many were taken out of a staging area.
   void OnShmTaken(int64_t bytes);
   // One Fetch, one answer where pages lie, or one pushed page.
@@ -191,6 +206,7 @@ class Metrics : public StoreObserver {
   std::array<std::array<Counter*, 2>, kTransferPathCount> transfer_bytes_{};
   std::array<std::array<Counter*, 2>, kTransferPathCount> transfer_failures_{};
   std::array<std::array<Histogram*, 2>, kTransferPathCount> transfer_seconds_{};  // not of SSD
+  std::array<Counter*, kDeviceFallbackCount> device_fallbacks_{};
   std::array<Gauge*, 2> inflight_{};
   std::map<Precision, Histogram*> encode_seconds_;
   std::array<Counter*, 3> encode_failures_{};

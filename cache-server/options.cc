@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cache-server/listen_address.h"
@@ -110,6 +111,26 @@ std::optional<Precision> LadderOptions::LowestPressure() const {
   return lowest;
 }
 
+absl::Status HbmSettings::Validate() const {
+  constexpr int64_t kGranule = int64_t{2} << 20;  // the driver's
+  int64_t index = 0;
+  const bool named = absl::StartsWith(device, "GPU-") && device.size() == 40;
+  if (device != "auto" && device != "none" && !named &&
+      !(absl::SimpleAtoi(device, &index) && index >= 0)) {
+    return Bad("hbm.device", absl::StrCat("'", device, "'"),
+               "auto, none, an index, or a UUID as nvidia-smi -L prints it");
+  }
+  if (chunk_bytes < kGranule || chunk_bytes % kGranule != 0) {
+    return Bad("hbm.chunk", absl::StrCat(chunk_bytes), "a multiple of 2MiB");
+  }
+  if (capacity_bytes < chunk_bytes || capacity_bytes / chunk_bytes > (1 << 16)) {
+    return Bad("hbm.capacity", absl::StrCat(capacity_bytes),
+               absl::StrCat("1 to 65536 chunks of ", chunk_bytes,
+                            " bytes (hbm.chunk), or hbm.device: none"));
+  }
+  return absl::OkStatus();
+}
+
 std::string ServerOptions::shm_socket() const {
   constexpr absl::string_view kUnix = "unix:";
   if (!shm.socket.empty()) return shm.socket;
@@ -132,6 +153,11 @@ absl::Status ServerOptions::Validate() const {
   if (ssd.enabled && ssd.capacity_bytes < (int64_t{64} << 20)) {
     return Bad("ssd.capacity", absl::StrCat(ssd.capacity_bytes),
                "at least 64MiB, or ssd.enabled: false");
+  }
+  PAGODA_RETURN_IF_ERROR(hbm.Validate());
+  if (!shm.enabled && hbm.device != "auto" && hbm.device != "none") {
+    return Bad("hbm.device", absl::StrCat("'", hbm.device, "'"),
+               "auto or none: shm.enabled is false, and workers find device memory through it");
   }
   PAGODA_RETURN_IF_ERROR(prefetch.Validate());
   PAGODA_RETURN_IF_ERROR(ValidateLimits(limits));

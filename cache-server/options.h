@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -13,6 +15,7 @@
 #include "cache-server/ladder.h"
 #include "kernels/layer_profile.h"
 #include "storage/base/precision.h"
+#include "storage/device/runtime.h"
 #include "storage/host_tier.h"
 #include "storage/prefetch/prefetch_options.h"
 #include "storage/store_policies.h"
@@ -71,6 +74,19 @@ struct TlsSettings {
   bool enabled() const { return !certificate.empty() || !key.empty() || !client_ca.empty(); }
 };
 
+// Memory of one GPU for pages that workers of this machine read there.
+struct HbmSettings {
+  // auto: the first GPU, and none where there is none; none; an index; or a UUID, as nvidia-smi -L
+  // prints it. One that is named and cannot be opened ends the start.
+  std::string device = "auto";
+  int64_t capacity_bytes = int64_t{1} << 30;  // taken at the start, beside up to 0.6 GB of context
+  int64_t chunk_bytes = int64_t{64} << 20;    // of one scope at a time; also the largest segment
+  // In place of CUDA, for tests.
+  std::function<absl::StatusOr<std::unique_ptr<DeviceRuntime>>()> open_device;
+
+  absl::Status Validate() const;
+};
+
 struct ServerOptions {
   // Behaviour.
   std::string listen = "127.0.0.1:7070";          // HOST:PORT or unix:PATH; port 0 takes a free one
@@ -85,6 +101,7 @@ struct ServerOptions {
   HostTierOptions host;
   SsdSettings ssd;
   ShmSettings shm;
+  HbmSettings hbm;
   StorePolicies policies;  // which pages go, when, and whose
   LadderOptions ladder;
   prefetch::Options prefetch;

@@ -4,7 +4,7 @@
 
 namespace pagoda {
 
-std::string PrefetchSeries::Name() const {
+std::string CountedSeries::Name() const {
   std::string name = info.name;
   const char* before = "{";
   for (const auto& [label, value] : labels) {
@@ -15,7 +15,7 @@ std::string PrefetchSeries::Name() const {
   return name;
 }
 
-std::vector<PrefetchSeries> PrefetchSeriesOf(const prefetch::Counters& counters) {
+std::vector<CountedSeries> PrefetchSeriesOf(const prefetch::Counters& counters) {
   using prefetch::DropReason;
   using prefetch::Source;
   using prefetch::SourceCounters;
@@ -33,7 +33,7 @@ std::vector<PrefetchSeries> PrefetchSeriesOf(const prefetch::Counters& counters)
   const auto name_of = [](int source) {
     return std::string(prefetch::SourceName(static_cast<Source>(source)));
   };
-  std::vector<PrefetchSeries> series;
+  std::vector<CountedSeries> series;
   for (const auto& [info, count] : kinds) {
     for (int source = 0; source < prefetch::kSourceCount; ++source) {
       series.push_back({info, {{"source", name_of(source)}}, counters.by_source[source].*count});

@@ -12,7 +12,7 @@
 
 namespace pagoda {
 
-struct PrefetchSeries {
+struct CountedSeries {
   const MetricInfo& info;
   std::map<std::string, std::string> labels;
   int64_t value;
@@ -20,6 +20,6 @@ struct PrefetchSeries {
 };
 
 // Every series, zeros too, those of one metric together.
-std::vector<PrefetchSeries> PrefetchSeriesOf(const prefetch::Counters& counters);
+std::vector<CountedSeries> PrefetchSeriesOf(const prefetch::Counters& counters);
 
 }  // namespace pagoda

@@ -117,6 +117,7 @@ struct Server::Parts {
   Metrics metrics;
   ModelRegistry models;
   std::unique_ptr<TieredStore> store;
+  std::unique_ptr<Hbm> hbm;  // null: no device memory
   std::optional<Encoder> encoder;
   std::optional<SessionRegistry> sessions;
   std::optional<WorkQueue> fetch_encodes;
@@ -151,6 +152,10 @@ absl::Status Server::Parts::Open() {
     return absl::Status(opened.status().code(), absl::StrCat("store: ", opened.status().message()));
   }
   store = *std::move(opened);
+  // Workers find device memory through shared memory's socket.
+  if (options.shm.enabled) {
+    PAGODA_ASSIGN_OR_RETURN(hbm, Hbm::Open(options.hbm, *store));
+  }
   models.Load();
   PAGODA_ASSIGN_OR_RETURN(const Sha256Digest random, RandomBytes32());
   uint32_t instance_tag;
@@ -190,7 +195,7 @@ void Server::Parts::MakeServices(const std::string& instance_id, uint32_t instan
   admin_jobs.emplace(kAdminThreads, kAdminJobsMax);
   context.emplace(ServiceContext{options, clock, callers, *store, models, *sessions, *encoder,
                                  metrics, *fetch_encodes, *admin_jobs, instance_id, instance_tag,
-                                 /*shm_socket=*/""});
+                                 /*shm_socket=*/"", hbm.get()});
   cache_service.emplace(*context);
   admin_service.emplace(*context, [this] { listener.SetServing(false); });
 }
@@ -269,6 +274,7 @@ DaemonState Server::Parts::State() const {
   state.sequences = static_cast<int64_t>(encoder->sequence_count());
   state.encode_queue_pages = encoder->queued_count();
   state.draining = sessions->draining();
+  if (hbm != nullptr) state.hbm = hbm->state();
   return state;
 }
 
@@ -341,7 +347,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                       {"data_dir", options.data_dir},
                       {"pages", absl::StrCat(open.store->Stats().page_count)},
                       {"ssd", open.store->has_ssd() ? "on" : "off"},
-                      {"hbm", "off"},
+                      {"hbm", open.hbm != nullptr ? "on" : "off"},
                       {"tls", std::string(TlsMode(options.tls))},
                       {"tokens", absl::StrCat(tokens.size())}});
   return server;

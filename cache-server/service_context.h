@@ -7,6 +7,7 @@
 
 #include "cache-server/caller.h"
 #include "cache-server/encoder.h"
+#include "cache-server/hbm.h"
 #include "cache-server/metrics.h"
 #include "cache-server/model_registry.h"
 #include "cache-server/options.h"
@@ -31,6 +32,7 @@ struct ServiceContext {
   std::string instance_id;    // new with every start
   uint32_t instance_tag = 0;  // the same, for lease ids
   std::string shm_socket;     // empty: no shared memory
+  Hbm* hbm = nullptr;         // null: no device memory
 };
 
 }  // namespace pagoda

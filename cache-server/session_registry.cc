@@ -75,7 +75,7 @@ absl::Status SessionRegistry::AddStream(const SessionId& id, const std::string& 
 
 absl::StatusOr<CallerPtr> SessionRegistry::AddSideStream(const SessionId& id,
                                                          std::shared_ptr<SessionStream> stream) {
-  constexpr size_t kSideStreamsMax = 8;  // a client has three
+  constexpr size_t kSideStreamsMax = 8;  // a client has four
   absl::MutexLock lock(&mutex_);
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return Unknown(id);

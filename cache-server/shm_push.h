@@ -47,6 +47,7 @@ class ShmPushes : public std::enable_shared_from_this<ShmPushes> {
   ShmPushes(const ShmPushes&) = delete;
   ShmPushes& operator=(const ShmPushes&) = delete;
 
+  const CallerPtr& caller() const { return caller_; }
   // Answers a kStage.
   void Stage(ShmConnection& connection, const shm::Request& request);
   // Answers a kPush, whose bytes these are, in its turn. False: it is no request.

@@ -15,6 +15,7 @@
 #include "cache-server/acceptor.h"
 #include "cache-server/listen_address.h"
 #include "cache-server/shm_connection.h"
+#include "cache-server/shm_device.h"
 #include "cache-server/shm_load.h"
 #include "cache-server/shm_locate.h"
 #include "cache-server/shm_push.h"
@@ -37,7 +38,8 @@ class ShmServerImpl : public ShmServer {
       : path_(std::move(path)),
         context_(context),
         staging_budget_(context.options.shm.staging_bytes),
-        push_queue_(kPushThreads, /*queue_max=*/0) {}
+        push_queue_(kPushThreads, /*queue_max=*/0),
+        devices_(context) {}
   ~ShmServerImpl() override { Stop(); }
 
   absl::Status Open(mode_t mode) {
@@ -67,6 +69,7 @@ class ShmServerImpl : public ShmServer {
     PAGODA_CHECK(::write(stop_.get(), &one, sizeof(one)) == sizeof(one));
     thread_.join();
     push_queue_.Stop();
+    devices_.Stop();
     pushes_.clear();
     acceptor_.reset();
     absl::MutexLock lock(&mutex_);
@@ -114,6 +117,7 @@ class ShmServerImpl : public ShmServer {
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->fd(), nullptr);
     connection->Cut();
     pushes_.erase(connection->fd());
+    devices_.Forget(connection);
     // Its descriptor closes with the last answer that still names it, and no other connection has
     // that number before.
     absl::MutexLock lock(&mutex_);
@@ -181,6 +185,11 @@ class ShmServerImpl : public ShmServer {
       case shm::Op::kStage:
         pushes_.at(connection->fd())->Stage(*connection, request);
         return true;
+      case shm::Op::kDevice:
+      case shm::Op::kPlace:
+        if (TooMany(*connection, request)) return true;
+        devices_.Take(connection, pushes_.at(connection->fd())->caller(), request);
+        return true;
       case shm::Op::kPush:
         break;
     }
@@ -224,6 +233,7 @@ class ShmServerImpl : public ShmServer {
   std::thread thread_;
   StagingBudget staging_budget_;
   WorkQueue push_queue_;
+  ShmDevices devices_;
   // By descriptor, of connections that named their session. Of the server's thread.
   absl::flat_hash_map<int, std::shared_ptr<ShmPushes>> pushes_;
 

@@ -41,6 +41,11 @@
 #include "storage/base/page_key.h"
 #include "storage/base/scope.h"
 
+namespace pagoda {
+class DeviceRuntime;  // storage/device/runtime.h
+class DeviceStream;
+}  // namespace pagoda
+
 namespace pagoda::client {
 
 struct SequenceIdTag;
@@ -71,6 +76,8 @@ struct ClientOptions {
   absl::Duration transfer_timeout = absl::Seconds(10);
   absl::Duration reconnect_interval = absl::Milliseconds(500);
   int64_t push_queue_bytes_max = int64_t{256} << 20;  // per pusher; beyond it pages are not pushed
+  // The GPU that this process reads pages on, for MapDevice(); outlives the client. Null: none.
+  DeviceRuntime* device = nullptr;
   // Shared memory for pages on their way to a daemon of this machine; 0: they go over gRPC.
   int64_t push_staging_bytes = int64_t{64} << 20;
 
@@ -219,6 +226,36 @@ class MappedPages {
   virtual bool StillValid() const = 0;
 };
 
+// A page in device memory, mapped into this process: pointers for the device, not for the CPU.
+struct PageOnDevice {
+  PageHeader header;
+  std::vector<const std::byte*> segments;  // stored_bytes() each, as in header.segments
+};
+
+// Pages of a lease in memory of the GPU that the daemon and this process share: nothing is copied
+// on this side. Their bytes are there layer by layer, and stay until this is released, whatever
+// becomes of the lease; what was made of them counts only if StillValid() says so after the last
+// read. Release them soon: their room is nobody else's meanwhile.
+//
+// Threads    one at a time
+// Ownership  goes before its client. Destroyed without ReleaseAfter(): nobody reads them any more
+class DevicePages {
+ public:
+  virtual ~DevicePages() = default;
+  virtual size_t size() const = 0;
+  virtual size_t there_count() const = 0;
+  // An error: this one is not in device memory, and why; Map() or Fetch() it.
+  virtual const absl::StatusOr<PageOnDevice>& Page(size_t index) const = 0;
+  // What follows in `stream` waits until all these pages have this layer; or the CPU does. It waits
+  // for no daemon that is gone: then StillValid() says no.
+  virtual absl::Status WaitLayer(DeviceStream& stream, uint32_t layer) = 0;
+  virtual absl::Status AwaitLayer(uint32_t layer, absl::Duration timeout) = 0;
+  // All layers came, and the device is well.
+  virtual bool StillValid() const = 0;
+  // They are read when `stream` has come to here. Once.
+  virtual absl::Status ReleaseAfter(DeviceStream& stream) = 0;
+};
+
 // A full page of raw16 on its way to the daemon. Segments follow the raw16 layout of
 // kernels/page_layout.h; crc32c has one checksum each.
 struct PushItem {
@@ -268,6 +305,8 @@ struct ClientStats {
   int64_t shm_pages = 0;           // of fetched_pages, out of shared memory
   int64_t shm_fallbacks = 0;       // fetches that began there and went on over gRPC
   int64_t mapped_pages = 0;        // by Map(); not among fetched_pages
+  int64_t device_pages = 0;        // by MapDevice(); not among fetched_pages
+  int64_t device_fallbacks = 0;    // pages that it was asked for and did not have
   int64_t pushed_pages = 0;        // answered stored, already stored or replaced
   int64_t shm_pushed_pages = 0;    // of them, through shared memory
   int64_t shm_push_fallbacks = 0;  // pages that began there and went over gRPC
@@ -318,6 +357,13 @@ class Client {
   virtual absl::StatusOr<std::unique_ptr<MappedPages>> Map(const LookupResult& hit,
                                                            absl::Span<const PageKey> keys,
                                                            const FetchOptions& options) = 0;
+  // Pages in memory of ClientOptions.device, copied there by the daemon if they are not there yet.
+  // Each may be missing with a status of its own. UNAVAILABLE, FAILED_PRECONDITION, UNIMPLEMENTED:
+  // none can be had there; Map() or Fetch(). They come as they are stored: precision_max and target
+  // are of no effect.
+  virtual absl::StatusOr<std::unique_ptr<DevicePages>> MapDevice(const LookupResult& hit,
+                                                                 absl::Span<const PageKey> keys,
+                                                                 const FetchOptions& options) = 0;
   virtual void Release(const LeaseId& lease) = 0;
   virtual absl::Status Renew(const LeaseId& lease) = 0;
   virtual absl::Status Prefetch(absl::Span<const ScopeChain> chains, absl::Duration deadline) = 0;

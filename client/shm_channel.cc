@@ -14,6 +14,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "client/packet_reader.h"
+#include "client/shm_connect.h"
 #include "proto/shm_protocol.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
@@ -27,28 +29,6 @@ constexpr size_t kSentenceMax = 4096;
 constexpr size_t kAsideMax = 4096;  // one for each layer, and the end
 constexpr absl::Duration kTurnWait = absl::Milliseconds(20);
 constexpr absl::Duration kMapIdle = absl::Seconds(30);  // the daemon may have given up that memory
-
-// Takes structs off the front of a packet.
-class PacketReader {
- public:
-  explicit PacketReader(absl::string_view bytes) : bytes_(bytes) {}
-  template <typename T>
-  bool Take(T& value) {
-    if (bytes_.size() < sizeof(T)) return false;
-    std::memcpy(&value, bytes_.data(), sizeof(T));
-    bytes_.remove_prefix(sizeof(T));
-    return true;
-  }
-  bool Skip(size_t bytes) {
-    if (bytes_.size() < bytes) return false;
-    bytes_.remove_prefix(bytes);
-    return true;
-  }
-  absl::string_view rest() const { return bytes_; }
-
- private:
-  absl::string_view bytes_;
-};
 
 class ShmChannelImpl : public ShmChannel, public std::enable_shared_from_this<ShmChannelImpl> {
  public:
@@ -393,14 +373,7 @@ absl::StatusOr<std::unique_ptr<ShmLoad>> ShmChannelImpl::Load(const Wanted& want
 
 absl::StatusOr<std::shared_ptr<ShmChannel>> ShmChannel::Connect(const std::string& path,
                                                                 const std::string& session_id) {
-  PAGODA_ASSIGN_OR_RETURN(UniqueFd socket, ConnectPackets(path));
-  shm::Hello hello;
-  if (session_id.size() != hello.session_id.size()) {
-    return absl::InvalidArgumentError("shm: a session id of another length");
-  }
-  std::memcpy(hello.session_id.data(), session_id.data(), session_id.size());
-  PAGODA_RETURN_IF_ERROR(TrySendPacket(
-      socket.get(), absl::string_view(reinterpret_cast<const char*>(&hello), sizeof(hello))));
+  PAGODA_ASSIGN_OR_RETURN(UniqueFd socket, ConnectShm(path, session_id));
   return std::make_shared<ShmChannelImpl>(std::move(socket));
 }
 

@@ -20,6 +20,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
+#include "client/shm_connect.h"
 #include "client/staging_arena.h"
 #include "proto/shm_protocol.h"
 #include "proto/shm_push_packet.h"
@@ -412,15 +413,7 @@ class ShmPushChannelImpl : public ShmPushChannel {
 
 absl::StatusOr<std::shared_ptr<ShmPushChannel>> ShmPushChannel::Connect(
     const std::string& path, const std::string& session_id, const Options& options) {
-  PAGODA_ASSIGN_OR_RETURN(UniqueFd socket, ConnectPackets(path));
-  shm::Hello hello;
-  if (session_id.size() != hello.session_id.size()) {
-    return absl::InvalidArgumentError("shm: a session id of another length");
-  }
-  std::memcpy(hello.session_id.data(), session_id.data(), session_id.size());
-  std::string packet;
-  shm::AppendStruct(packet, hello);
-  PAGODA_RETURN_IF_ERROR(TrySendPacket(socket.get(), packet));
+  PAGODA_ASSIGN_OR_RETURN(UniqueFd socket, ConnectShm(path, session_id));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return absl::ResourceExhaustedError("shm: no descriptor for eventfd");
   return std::make_shared<ShmPushChannelImpl>(std::move(socket), std::move(wake), options);

@@ -1,7 +1,6 @@
 #include "storage/hbm_tier.h"
 
 #include <algorithm>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -118,6 +117,7 @@ absl::StatusOr<DevicePagePtr> HbmTier::Promote(const HostPagePtr& page) {
     return status;
   }
   ++stats_.promoted_count;
+  stats_.promoted_bytes += (*prepared)->bytes_;
   replaced = Take(record);
   // One that has failed already stays out; its holder sees it.
   const std::optional<absl::Status> result = (*prepared)->arrival_->result();
@@ -182,6 +182,9 @@ HbmTierStats HbmTier::stats() const {
   absl::MutexLock lock(&mutex_);
   HbmTierStats stats = stats_;
   stats.page_count = static_cast<int64_t>(pages_.size());
+  for (const auto& [record, entry] : pages_) {
+    ++stats.pages_by_precision[PrecisionOf(entry.page->header().planes)];
+  }
   return stats;
 }
 

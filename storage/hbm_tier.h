@@ -18,7 +18,9 @@
 
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -51,6 +53,11 @@ class DevicePage {
   // Holds the segment's stored bytes, padding included.
   const DeviceSlab& segment(size_t index) const { return slabs_[index]; }
   int64_t bytes() const { return bytes_; }
+  // Layers come in groups, in this order.
+  size_t group_count() const { return groups_.size(); }
+  int group_layer(size_t group) const { return groups_[group]; }
+  // Empty: on its way. An error: it does not come.
+  std::optional<absl::Status> arrived() const { return arrival_->result(); }
 
   // What follows in `consumer` waits for all segments of this layer; or the CPU does. An error:
   // they do not come.
@@ -77,8 +84,10 @@ using DevicePagePtr = std::shared_ptr<const DevicePage>;
 
 struct HbmTierStats {
   int64_t page_count = 0;
+  std::map<Precision, int64_t> pages_by_precision;
   int64_t promoted_count = 0;
-  int64_t evicted_count = 0;
+  int64_t promoted_bytes = 0;
+  int64_t evicted_count = 0;  // made way
   int64_t refused_count = 0;  // no room, or the device would not
   int64_t failed_count = 0;   // copies
 };
@@ -105,6 +114,7 @@ class HbmTier {
 
   HbmTierStats stats() const ABSL_LOCKS_EXCLUDED(mutex_);
   DevicePool& pool() { return *pool_; }
+  std::shared_ptr<DevicePool> shared_pool() { return pool_; }
   const TierMover& mover() const { return *mover_; }
   PinnedMemory::Report pinned() const { return pinned_->report(); }
 

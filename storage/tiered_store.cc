@@ -148,6 +148,14 @@ void TieredStore::Finish(Aftermath& after) {
   }
 #endif
   after.pages.clear();
+  if (!after.left_host.empty()) {
+    std::function<void(const RecordKey&)> listener;
+    {
+      absl::MutexLock lock(&mutex_);
+      listener = on_left_host_;
+    }
+    for (const RecordKey& record : std::exchange(after.left_host, {})) listener(record);
+  }
   if (!after.ssd_deletions.empty()) QueueDeletions(std::exchange(after.ssd_deletions, {}));
   for (const auto& event : after.events) event(*observer_);
   after.events.clear();

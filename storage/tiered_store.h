@@ -241,6 +241,11 @@ class TieredStore {
   void SetPrefetchListener(std::function<void(const RecordKey&, const ScopeId&)> listener)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Called, without a lock, with the key of every page whose form in memory has gone: dropped,
+  // replaced by another one, or quarantined. For who keeps copies of it elsewhere. Set once, at the
+  // start.
+  void SetHostListener(std::function<void(const RecordKey&)> listener) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // ---- Leases ------------------------------------------------------------------------------
   // A lease on exactly these pages, all in one term. ABORTED if one of them is gone.
   absl::StatusOr<LeaseId> AcquireLease(const ScopeId& scope, absl::Span<const RecordKey> keys,
@@ -255,6 +260,7 @@ class TieredStore {
   absl::StatusOr<SharedChunk> ShareMemory(uint64_t memfd_id) const {
     return host_->Share(memfd_id);
   }
+  bool HasLease(absl::string_view session_id, LeaseId id) ABSL_LOCKS_EXCLUDED(mutex_);
   // Record keys of a living lease, in the order of the lookup. INVALID_ARGUMENT: it has not so many.
   absl::StatusOr<std::vector<RecordKey>> LeasedKeys(absl::string_view session_id, LeaseId id,
                                                     uint32_t begin, uint32_t count)
@@ -314,6 +320,8 @@ class TieredStore {
 
   bool has_ssd() const { return ssd_ != nullptr; }
   const HostTier& host_tier() const { return *host_; }
+  // For a tier above it; outlives the store where somebody holds it.
+  const std::shared_ptr<HostTier>& shared_host_tier() const { return host_; }
   // Of the SSD folder; empty without SSD.
   std::string ssd_instance_id() const { return ssd_ ? ssd_->instance_id() : ""; }
 
@@ -323,6 +331,7 @@ class TieredStore {
     std::vector<HostPagePtr> pages;
     std::vector<std::function<void(StoreObserver&)>> events;
     std::vector<RecordKey> ssd_deletions;
+    std::vector<RecordKey> left_host;  // for who listens
     int64_t freed_bytes = 0;
   };
   struct Source {  // what a load needs to know of its page
@@ -499,6 +508,8 @@ class TieredStore {
   bool IsLastOfItsChain(EntryId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropHost(EntryId id, EvictionReason reason, Aftermath& after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteLeftHost(const RecordKey& record, Aftermath& after)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropSsd(EntryId id, EvictionReason reason, Aftermath& after)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropEntry(EntryId id, EvictionReason reason, Aftermath& after)
@@ -549,6 +560,7 @@ class TieredStore {
   int64_t flush_failures_seen_ ABSL_GUARDED_BY(mutex_) = 0;
   prefetch::Scheduler prefetch_ ABSL_GUARDED_BY(mutex_);
   std::function<void(const RecordKey&, const ScopeId&)> on_prefetched_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(const RecordKey&)> on_left_host_ ABSL_GUARDED_BY(mutex_);
   int64_t prefetch_reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // Pages that leave host memory once they are written, and how many bytes that will free.
   absl::flat_hash_map<EntryId, int64_t> demoting_ ABSL_GUARDED_BY(mutex_);

@@ -35,6 +35,7 @@ void TieredStore::DropHost(EntryId id, EvictionReason reason, Aftermath& after) 
   prefetch_.OnLeft(PageIdOf(id), entry.on_ssd(), clock_.Monotonic());
   // A write that is on its way to SSD would leave a page there that nobody knows of.
   if (!entry.on_ssd() && entry.queued) DeleteOnSsdLater(entry.record, after);
+  NoteLeftHost(entry.record, after);
   after.pages.push_back(directory_.DropHost(id));
   after.freed_bytes += bytes;
   ++counters_.evictions[static_cast<int>(TierKind::kHost)][static_cast<int>(reason)]
@@ -43,6 +44,15 @@ void TieredStore::DropHost(EntryId id, EvictionReason reason, Aftermath& after) 
   after.events.push_back([reason, action, bytes](StoreObserver& o) {
     o.OnEvicted(TierKind::kHost, reason, action, bytes);
   });
+}
+
+void TieredStore::NoteLeftHost(const RecordKey& record, Aftermath& after) {
+  if (on_left_host_ != nullptr) after.left_host.push_back(record);
+}
+
+void TieredStore::SetHostListener(std::function<void(const RecordKey&)> listener) {
+  absl::MutexLock lock(&mutex_);
+  on_left_host_ = std::move(listener);
 }
 
 void TieredStore::DropSsd(EntryId id, EvictionReason reason, Aftermath& after) {
@@ -291,6 +301,7 @@ absl::Status TieredStore::Quarantine(const RecordKey& key, const ScopeId& scope)
   directory_.SetQuarantined(id, true);
   // A restart forgets the mark, so it must not find the page.
   const DirectoryEntry& entry = directory_.at(id);
+  NoteLeftHost(entry.record, after);
   if (entry.on_ssd() || entry.queued) DeleteOnSsdLater(entry.record, after);
   if (entry.on_ssd()) DropSsd(id, EvictionReason::kIntegrity, after);
   lock.Release();

@@ -90,6 +90,11 @@ absl::StatusOr<HostPagePtr> TieredStore::GetLeased(absl::string_view session_id,
   return page;
 }
 
+bool TieredStore::HasLease(absl::string_view session_id, LeaseId id) {
+  absl::MutexLock lock(&mutex_);
+  return leases_.Find(session_id, id, clock_.Monotonic()) != nullptr;
+}
+
 absl::StatusOr<std::vector<RecordKey>> TieredStore::LeasedKeys(absl::string_view session_id,
                                                                LeaseId id, uint32_t begin,
                                                                uint32_t count) {

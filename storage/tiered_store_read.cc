@@ -189,8 +189,7 @@ void TieredStore::LoadLeased(absl::string_view session_id, LeaseId id, const Rec
 }
 
 std::optional<absl::StatusOr<HostPagePtr>> TieredStore::BeforeRead(const RecordKey& key,
-                                                                    Source& source,
-                                                                    uint64_t& work) {
+                                                                   Source& source, uint64_t& work) {
   absl::MutexLock lock(&mutex_);
   const EntryId id = directory_.Find(key);
   if (closing_) return absl::UnavailableError("store: shutting down");
@@ -283,7 +282,10 @@ bool TieredStore::SettleLoad(const RecordKey& key, const Source& source,
       sheds_.Settle(id);
     }
     HostPagePtr lower = directory_.SetHost(id, *result, /*dirty=*/false);
-    if (lower != nullptr) after.pages.push_back(std::move(lower));
+    if (lower != nullptr) {
+      NoteLeftHost(key, after);
+      after.pages.push_back(std::move(lower));
+    }
     counters_.ssd_read_bytes += (*result)->bytes();
     counters_.promoted_bytes += (*result)->bytes();
     after.events.push_back([bytes = (*result)->bytes()](StoreObserver& o) { o.OnPromoted(bytes); });

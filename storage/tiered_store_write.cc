@@ -176,6 +176,7 @@ absl::StatusOr<CommitOutcome> TieredStore::Place(const HostPagePtr& page,
   if (!better_fidelity && !too_coarse) return CommitOutcome::kAlreadyStored;
   ForgetDemotion(id);
   sheds_.Settle(id);
+  NoteLeftHost(header.record, after);
   after.pages.push_back(directory_.SetHost(id, page, /*dirty=*/true));
   directory_.Touch(id, now);
   if (entry.on_ssd()) QueueWrite(id);
@@ -196,8 +197,8 @@ absl::Status TieredStore::ReplaceEncoding(const HostPagePtr& expected, StagedPag
   }
   PAGODA_ASSIGN_OR_RETURN(const HostPagePtr frozen, StagedPage::Freeze(std::move(page)));
   const Precision ssd_precision = SsdPrecisionOf(*frozen);
-  HostPagePtr old;
-  absl::MutexLock lock(&mutex_);
+  Aftermath after;
+  absl::ReleasableMutexLock lock(&mutex_);
   if (closing_) return absl::UnavailableError("store: shutting down");
   const EntryId id = directory_.Find(expected->header().record);
   if (id == kNoEntry || directory_.at(id).host != expected) {
@@ -216,8 +217,11 @@ absl::Status TieredStore::ReplaceEncoding(const HostPagePtr& expected, StagedPag
       copy == form || (ssd_precision < form.precision && copy.precision == ssd_precision &&
                        copy.fidelity == form.fidelity);
   const bool clean = on_disk && (on_ssd == SsdCopy::kStays || written);
-  old = directory_.SetHost(id, frozen, /*dirty=*/!clean);
+  NoteLeftHost(entry.record, after);
+  after.pages.push_back(directory_.SetHost(id, frozen, /*dirty=*/!clean));
   if (!clean && entry.on_ssd()) QueueWrite(id);
+  lock.Release();
+  Finish(after);
   return absl::OkStatus();
 }
 

@@ -29,7 +29,9 @@ LAYERS = {
     "storage/": (["storage/"], ["grpcpp/", "google/protobuf/", "prometheus/"]),
     "proto/": (WIRE + ["storage/base/"], ["rocksdb/", "prometheus/"]),
     "kernels/": (["kernels/", "storage/base/"], NO_SERVICES),
-    "client/": (["client/.", "client/testing/", "kernels/", "storage/base/"] + WIRE, ["rocksdb/"]),
+    # Of devices the worker's end alone: the facade, and the memory that the daemon shares.
+    "client/": (["client/.", "client/testing/", "kernels/", "storage/base/",
+                 "storage/device/runtime.h", "storage/device/memory_import.h"] + WIRE, ["rocksdb/"]),
     "client/worker/": (["client/.", "client/worker/", "client/testing/", "kernels/",
                         "storage/base/"] + WIRE, ["rocksdb/", "prometheus/"]),
     "client/lab/": (["client/lab/", "client/worker/", "kernels/", "storage/base/"], NO_SERVICES),

@@ -19,6 +19,7 @@ class TestDaemon {
     options_.metrics_listen = "none";
     options_.host.capacity_bytes = int64_t{32} << 20;
     options_.ssd.capacity_bytes = int64_t{256} << 20;
+    options_.hbm.device = "none";
     options_.session_timeout = absl::Minutes(5);  // sessions of tests send no heartbeats
     options_.ladder.standard = Precision::kRaw16;
   }

@@ -12,48 +12,38 @@
 // worker that may map a chunk can also write it, GPUs have no read-only maps: give it chunks of
 // scopes that it may write, and check what comes back from device memory against its checksums.
 //
-// Packets    fixed 112 bytes, little-endian, one descriptor beside:
-//            0 magic "PGDADEV\1" | 8 u8 kind (1 flags, 2 memory) | 9 u8 memory kind
-//            16 u64 memory id | 24 i64 bytes | 32 uuid (16) | 48 legacy handle (64)
-// Threads    DeviceExport, DeviceImport: one at a time
-// Ownership  the socket stays the caller's; pool and runtime outlive both
-// Errors     INVALID_ARGUMENT    a packet or grant that is none, memory of another GPU
-//            RESOURCE_EXHAUSTED  the worker does not read its socket
+// Packets    memory_import.h
+// Threads    DeviceExport: one at a time
+// Ownership  the socket stays the caller's; the runtime outlives this
+// Errors     RESOURCE_EXHAUSTED  the worker does not read its socket
 //            UNAVAILABLE         the worker has gone
 //            others as in runtime.h: this pair of processes cannot share memory, so use shared host
 //            memory instead
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
-#include "storage/base/packet_socket.h"
+#include "absl/strings/string_view.h"
 #include "storage/device/device_pool.h"
 #include "storage/device/flag_page.h"
+#include "storage/device/memory_import.h"
 #include "storage/device/peer_process.h"
-#include "storage/device/runtime.h"
 
 namespace pagoda {
 
-constexpr size_t kExportPacketBytes = 112;
-
-// A granted slab, for the worker.
-struct DeviceGrant {
-  uint64_t memory_id = 0;  // never used for other memory in one connection
-  int64_t offset = 0;
-  int64_t bytes = 0;
-  uint64_t ticket = 0;  // to be finished, in order
-};
+// Sends a packet and, if it is not negative, a descriptor, which stays the caller's. Never waits.
+using SendPacket = std::function<absl::Status(absl::string_view bytes, int fd)>;
 
 // The daemon's end, one for each worker.
 class DeviceExport {
  public:
+  // `send`: where others write to the socket, too; null: straight to it.
   static absl::StatusOr<std::unique_ptr<DeviceExport>> Open(std::shared_ptr<DevicePool> pool,
-                                                            int socket);
+                                                            int socket, SendPacket send = nullptr);
   // The worker reads nothing any more, or its memory stays with its scope as long as the pool
   // lives.
   ~DeviceExport();
@@ -64,11 +54,16 @@ class DeviceExport {
   // Takes back what the worker has finished. False: it has ended, and holds nothing any more.
   bool Poll();
 
+  const FlagPage& flags() const { return flags_; }
+  uint64_t last_ticket() const { return next_ticket_ - 1; }
+  // Pieces of memory that the worker was given so far.
+  size_t memory_count() const { return sent_.size(); }
+
  private:
-  DeviceExport(std::shared_ptr<DevicePool> pool, int socket, FlagPage flags);
+  DeviceExport(std::shared_ptr<DevicePool> pool, int socket, FlagPage flags, SendPacket send);
 
   const std::shared_ptr<DevicePool> pool_;
-  const int socket_;
+  const SendPacket send_;
   const PeerProcess worker_;
   const FlagPage flags_;
   const TimelineId timeline_;
@@ -76,37 +71,5 @@ class DeviceExport {
   uint64_t next_ticket_ = 1;
   bool ended_ = false;
 };
-
-// The worker's end.
-class DeviceImport {
- public:
-  // Waits for the flag page.
-  static absl::StatusOr<std::unique_ptr<DeviceImport>> Open(DeviceRuntime& runtime, int socket,
-                                                            absl::Duration timeout);
-
-  // Maps the memory that a packet of the socket brings.
-  absl::Status Receive(Packet packet);
-  // NOT_FOUND: its memory has not come yet.
-  absl::StatusOr<std::byte*> Find(const DeviceGrant& grant) const;
-  // Behind all work of `stream`: this ticket and those before it are read.
-  absl::Status Finish(DeviceStream& stream, uint64_t ticket);
-
- private:
-  DeviceImport(DeviceRuntime& runtime, FlagPage flags,
-               std::unique_ptr<HostRegistration> registration);
-
-  DeviceRuntime& runtime_;
-  const FlagPage flags_;
-  const std::unique_ptr<HostRegistration> registration_;
-  std::map<uint64_t, std::unique_ptr<DeviceBuffer>> memory_;
-};
-
-// Of a packet that brings memory; for DeviceImport and tests.
-struct ExportedMemory {
-  uint64_t memory_id = 0;
-  MemoryHandle handle;
-};
-std::string EncodeExport(const ExportedMemory& memory);  // the descriptor goes beside it
-absl::StatusOr<ExportedMemory> DecodeExport(Packet packet);
 
 }  // namespace pagoda

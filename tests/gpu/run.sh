@@ -9,7 +9,7 @@ usage: tests/gpu/run.sh [--jobs N]
 
 Builds the kernels with nvcc for the first GPU, runs the tests of kernels/cuda on it, then those of
 storage/device: copies and flags, pages between device and pinned host memory layer by layer, memory
-exported to a second process, and NCCL where two GPUs are. Then times decode attention against a
+exported to a second process, a daemon whose workers read their pages there, and NCCL where two GPUs are. Then times decode attention against a
 copy's bandwidth (32 K and 128 K tokens, GQA 1, 4 and 8, raw16, q8 and q4, by single threads and by
 tensor cores).
 Logs and figures are in build/gpu. Takes under 8 minutes on 8 cores, most of it compilers.
@@ -64,7 +64,7 @@ echo "built in $((SECONDS - started)) s"
 failed=0
 # Kernels first. Exit code 77: the test wants what this machine lacks, and says what.
 for name in gather merge_states codec page_score position_shift attention \
-  runtime tier_mover memory_export peer_link hbm_tier; do
+  runtime tier_mover memory_export peer_link hbm_tier device_memory; do
   log=build/gpu/$name.log
   timeout 120 "build/gpu/bin/${name}_gpu_test" > "$log" 2>&1 && code=0 || code=$?
   if ((code == 0)); then

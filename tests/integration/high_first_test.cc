@@ -113,7 +113,9 @@ TEST_F(HighFirstTest, TheDaemonSendsLowerBitsLast) {
   v1::FetchRequest request = wire_->FetchFor(*lookup);
   request.set_order(v1::PLANE_ORDER_HIGH_FIRST);
   const auto context = wire_->Context(30);
-  const auto stream = wire_->cache().Fetch(context.get(), request);
+  const auto stream = wire_->cache().Fetch(context.get());
+  (void)stream->Write(request);
+  (void)stream->WritesDone();
   v1::FetchResponse response;
   std::map<uint32_t, std::vector<bool>> is_high;
   bool lower_bits = false;

@@ -23,6 +23,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
 #include "storage/base/clock.h"
+#include "storage/device/host_runtime.h"
 #include "tests/integration/shm_fixture.h"
 
 namespace pagoda {
@@ -60,6 +61,10 @@ class HostileTest : public ShmTest {
     daemon_.options().session_timeout = absl::Seconds(5);
     daemon_.options().lease = absl::Seconds(3);
     daemon_.options().host.capacity_bytes = 64 << 20;
+    daemon_.options().hbm.device = "0";
+    daemon_.options().hbm.capacity_bytes = 8 << 20;
+    daemon_.options().hbm.chunk_bytes = 2 << 20;
+    daemon_.options().hbm.open_device = [] { return std::make_unique<HostRuntime>(); };
     Start();
   }
 
@@ -100,7 +105,7 @@ class HostileTest : public ShmTest {
     const UniqueFd foreign(::eventfd(0, EFD_CLOEXEC));
     for (int i = 0; i < 20; ++i) {
       shm::Request request;
-      request.op = static_cast<shm::Op>(random() % 6);
+      request.op = static_cast<shm::Op>(random() % 9);
       request.tag = static_cast<uint32_t>(random());
       if (random() % 2 == 0) {
         std::memcpy(request.lease_id.data(), lease.data(), lease.size());  // given back long ago
@@ -108,6 +113,9 @@ class HostileTest : public ShmTest {
       request.page_begin = static_cast<uint32_t>(random() % 3 == 0 ? random() : random() % 8);
       request.page_count = static_cast<uint32_t>(random() % 3 == 0 ? random() : random() % 8);
       request.what = random() % 2 == 0 ? random() % 64 : random();
+      if (request.op == shm::Op::kDevice && random() % 2 == 0) {
+        request.lease_id = HostRuntimeOptions().uuid.bytes;
+      }
       std::string packet = BytesOf(request);
       if (request.op == shm::Op::kPush) {
         shm::Push head;
