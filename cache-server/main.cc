@@ -104,8 +104,8 @@ void DescribeFlags(CLI::App& app, Flags& flags) {
       ->type_name("SIZE");
   app.add_flag("--no-ssd", flags.no_ssd, "Memory only; everything is gone after a restart");
   app.add_option("--hbm-device", flags.hbm_device,
-                 "GPU whose memory holds pages for workers on it: auto (the first one, if there is "
-                 "one), none, an index or a UUID; default auto")
+                 "GPU whose memory holds pages for workers on it: none, auto (the first one, if "
+                 "there is one), an index or a UUID; default none")
       ->type_name("DEVICE");
   app.add_option("--hbm-capacity", flags.hbm_capacity, "Memory of that GPU for pages; default 1GiB")
       ->type_name("SIZE");

@@ -76,9 +76,10 @@ struct TlsSettings {
 
 // Memory of one GPU for pages that workers of this machine read there.
 struct HbmSettings {
-  // auto: the first GPU, and none where there is none; none; an index; or a UUID, as nvidia-smi -L
-  // prints it. One that is named and cannot be opened ends the start.
-  std::string device = "auto";
+  // none: engines claim most of a GPU's memory, so that this is for who decides it; auto: the first
+  // GPU, and none where there is none; an index; or a UUID, as nvidia-smi -L prints it. One that is
+  // named and cannot be opened ends the start.
+  std::string device = "none";
   int64_t capacity_bytes = int64_t{1} << 30;  // taken at the start, beside up to 0.6 GB of context
   int64_t chunk_bytes = int64_t{64} << 20;    // of one scope at a time; also the largest segment
   // In place of CUDA, for tests.

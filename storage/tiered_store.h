@@ -261,7 +261,7 @@ class TieredStore {
     return host_->Share(memfd_id);
   }
   bool HasLease(absl::string_view session_id, LeaseId id) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Record keys of a living lease, in the order of the lookup. INVALID_ARGUMENT: it has not so many.
+  // Record keys of a living lease, in the order of the lookup. INVALID_ARGUMENT: it has fewer.
   absl::StatusOr<std::vector<RecordKey>> LeasedKeys(absl::string_view session_id, LeaseId id,
                                                     uint32_t begin, uint32_t count)
       ABSL_LOCKS_EXCLUDED(mutex_);

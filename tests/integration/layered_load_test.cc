@@ -173,7 +173,7 @@ TEST_F(LayeredLoadTest, ALineThatBreaksCostsTimeOnly) {
   StartDaemon(Precision::kRaw16);
   const Answer bare = Generate(nullptr, Precision::kRaw16, false);
   const std::string target = daemon_->folder() + "/socket";
-  auto relay = cli::SlowRelay::Start(daemon_->folder() + "/slow", target, 4e6);
+  auto relay = cli::SlowRelay::Start(daemon_->folder() + "/slow", target, 1e6);
   PAGODA_ASSERT_OK(relay);
   const auto client = Connect("unix:" + daemon_->folder() + "/slow", "none");
   std::thread breaker([&] {
