@@ -23,6 +23,10 @@ class FetchReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byte
 
   void Start(std::shared_ptr<FetchReactor> self) {
     self_ = std::move(self);
+    if (absl::Status status = context_.callers.Identify(call_->client_metadata()).status();
+        !status.ok()) {
+      return EndWith(status);
+    }
     StartRead(&incoming_);
   }
 
@@ -30,9 +34,7 @@ class FetchReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byte
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnCancel() override { EndWith(absl::CancelledError("the call was cancelled")); }
   void OnDone() override;
-  void OnSessionEnd(SessionEndReason) override {
-    EndWith(absl::UnavailableError("the session has ended; open a new one"));
-  }
+  void OnSessionEnd(SessionEndReason) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   void CheckProgress(absl::Duration now) override ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -67,10 +69,11 @@ class FetchReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byte
 
 void FetchReactor::OnReadDone(bool ok) {
   if (!ok) return EndWith(absl::OkStatus());  // the client wants no more
-  const std::shared_ptr<FetchAnswer> answer = MakeFetchAnswer(context_, *this);
+  std::shared_ptr<FetchAnswer> answer;
   {
     absl::MutexLock lock(&mutex_);
     if (finished_) return;
+    answer = MakeFetchAnswer(context_, *this);
     answer_ = answer;
     answer_until_ = context_.clock.Monotonic() + context_.options.lease;
   }
@@ -154,13 +157,18 @@ void FetchReactor::EndWith(const absl::Status& status) {
   answer != nullptr ? answer->GiveUp(status) : Finish(ToGrpc(status));
 }
 
+// Its leases are gone, and nobody would look after an answer that its client does not read.
+void FetchReactor::OnSessionEnd(SessionEndReason) {
+  EndWith(absl::UnavailableError("the session has ended; open a new one"));
+  absl::MutexLock lock(&mutex_);
+  if (answer_ != nullptr) call_->TryCancel();
+}
+
 // A client that does not read must not keep pages longer than their lease.
 void FetchReactor::CheckProgress(absl::Duration now) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (answer_ == nullptr || now <= answer_until_) return;
-  }
-  call_->TryCancel();
+  absl::MutexLock lock(&mutex_);
+  // Under the lock: while there is an answer the call is not finished, and *call_ lives.
+  if (answer_ != nullptr && now > answer_until_) call_->TryCancel();
 }
 
 void FetchReactor::OnDone() {

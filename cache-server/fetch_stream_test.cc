@@ -114,6 +114,21 @@ TEST_F(FetchStreamTest, AnIdleStreamEndsAtShutdown) {
   EXPECT_EQ(stream_->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
+TEST_F(FetchStreamTest, WhoDoesNotReadIsCutOffWithItsSession) {
+  std::thread writer([this] {
+    while (stream_->Write(request_)) {
+    }
+  });
+  absl::SleepFor(absl::Milliseconds(300));  // windows and sockets are full by then, or soon
+  client_->BreakSession();
+  writer.join();  // the call is cancelled
+  Answer answer;
+  do {
+    answer = Read();
+  } while (answer.end.code() != StatusCode::kUnknown);
+  EXPECT_FALSE(stream_->Finish().ok());
+}
+
 TEST_F(FetchStreamTest, WhoDoesNotReadIsCutOffAfterALease) {
   // More than windows and sockets hold: then an answer stands, and its pages with it.
   constexpr int64_t kAskedBytes = 64 << 20;

@@ -25,16 +25,16 @@ grpc::ByteBuffer Serialize(const v1::PushResponse& response) {
 class PushReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                     public SessionStream {
  public:
-  explicit PushReactor(ServiceContext& context)
-      : context_(context), timer_(context.metrics, RpcMethod::kPush) {}
+  PushReactor(ServiceContext& context, grpc::CallbackServerContext* call)
+      : context_(context), call_(call), timer_(context.metrics, RpcMethod::kPush) {}
 
-  void Start(std::shared_ptr<PushReactor> self, grpc::CallbackServerContext* call);
+  void Start(std::shared_ptr<PushReactor> self);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override {}  // Reads and writes under way fail and end the stream.
   void OnDone() override;
-  void OnSessionEnd(SessionEndReason reason) override ABSL_LOCKS_EXCLUDED(page_mutex_);
+  void OnSessionEnd(SessionEndReason reason) override ABSL_LOCKS_EXCLUDED(page_mutex_, mutex_);
 
  private:
   absl::Status Process() ABSL_LOCKS_EXCLUDED(page_mutex_, mutex_);
@@ -45,6 +45,7 @@ class PushReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteB
   void FinishOnce(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   ServiceContext& context_;
+  grpc::CallbackServerContext* const call_;  // lives until it is finished
   RpcTimer timer_;
   std::shared_ptr<PushReactor> self_;  // until OnDone()
   CallerPtr caller_;
@@ -68,9 +69,9 @@ class PushReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteB
   absl::Status end_status_ ABSL_GUARDED_BY(mutex_);
 };
 
-void PushReactor::Start(std::shared_ptr<PushReactor> self, grpc::CallbackServerContext* call) {
+void PushReactor::Start(std::shared_ptr<PushReactor> self) {
   self_ = std::move(self);
-  absl::StatusOr<CallerPtr> caller = context_.callers.Identify(call->client_metadata());
+  absl::StatusOr<CallerPtr> caller = context_.callers.Identify(call_->client_metadata());
   if (!caller.ok()) return FinishOnce(caller.status());
   caller_ = *std::move(caller);
   transfer_started_ = true;
@@ -193,9 +194,14 @@ void PushReactor::Answer(const PagePush& page, const absl::StatusOr<PushedPage>&
 }
 
 void PushReactor::OnSessionEnd(SessionEndReason) {
-  absl::MutexLock lock(&page_mutex_);
-  session_ended_ = true;
-  page_.reset();
+  {
+    absl::MutexLock lock(&page_mutex_);
+    session_ended_ = true;
+    page_.reset();
+  }
+  // A client that neither ends the stream nor reads its answers would keep it for ever.
+  absl::MutexLock lock(&mutex_);
+  if (!finished_) call_->TryCancel();
 }
 
 void PushReactor::FinishOnce(const absl::Status& status) {
@@ -222,9 +228,9 @@ void PushReactor::OnDone() {
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPush(
     ServiceContext& context, grpc::CallbackServerContext* call) {
-  auto reactor = std::make_shared<PushReactor>(context);
+  auto reactor = std::make_shared<PushReactor>(context, call);
   PushReactor* raw = reactor.get();
-  raw->Start(std::move(reactor), call);
+  raw->Start(std::move(reactor));
   return raw;
 }
 

@@ -82,12 +82,10 @@ TEST_F(SessionsTest, AClosedSessionHoldsNothingAndEndsWell) {
   HoldEverything();
   EXPECT_TRUE(client_->CloseSession().ok());
   ExpectNothingHeld();
-  // The page that was begun is gone: the stream says so at the next message.
-  v1::PushRequest commit;
-  commit.set_commit(true);
-  push_->Write(commit);
-  push_->WritesDone();
-  EXPECT_EQ(push_->Finish().error_code(), grpc::StatusCode::NOT_FOUND);
+  // The page that was begun is gone, and its stream with it.
+  v1::PushResponse none;
+  EXPECT_FALSE(push_->Read(&none));
+  EXPECT_EQ(push_->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST_F(SessionsTest, ASilentClientEndsAtTheTimeout) {

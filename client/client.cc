@@ -27,10 +27,13 @@ ClientImpl::~ClientImpl() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+  }
+  thread_.join();
+  {
+    absl::MutexLock lock(&mutex_);
     session = session_;
     shm_pushes = shm_pushes_;
   }
-  thread_.join();
   executor_.Stop();
   for (const std::shared_ptr<ShmPushChannel>& channel : shm_pushes) channel->Stop();
   {

@@ -142,7 +142,8 @@ struct LookupResult {
 };
 
 // Where the bytes of a page shall go: memory for each of its segments, stored_bytes() long, in
-// their order. Called once a page, before its bytes come, from any thread; nothing: the page is
+// their order. Called once a page and way (a page that shared memory could not give to its end is
+// asked for over gRPC, too), before its bytes come, from any thread; nothing: the page is
 // refused, and with it the fetch. `page_index` counts from page_begin.
 using PageTarget =
     std::function<std::vector<MutableByteSpan>(uint32_t page_index, const PageHeader& header)>;

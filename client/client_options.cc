@@ -1,10 +1,25 @@
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "client/client.h"
 #include "proto/shm_protocol.h"
 #include "proto/tls_files.h"
 #include "storage/base/status_macros.h"
 
 namespace pagoda::client {
+namespace {
+
+// A target that no other machine is behind.
+bool IsLocal(absl::string_view target) {
+  if (absl::StartsWith(target, "unix")) return true;
+  for (const char* prefix : {"dns:///", "dns:", "ipv4:", "ipv6:"}) {
+    if (absl::ConsumePrefix(&target, prefix)) break;
+  }
+  absl::string_view host = target.substr(0, target.rfind(':'));
+  return host == "localhost" || absl::StartsWith(host, "127.") || host == "[::1]" || host == "::1";
+}
+
+}  // namespace
 
 absl::Status TlsOptions::Validate() const {
   if (certificate.empty() != key.empty()) {
@@ -38,6 +53,13 @@ absl::Status ClientOptions::Validate() const {
     return absl::InvalidArgumentError("client: push_queue_bytes_max must be positive");
   }
   PAGODA_RETURN_IF_ERROR(tls.Validate());
+  if (!token.empty() && !tls.enabled() && !tls.insecure && !IsLocal(target)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("client: the token would go to %s in plain text; set tls.ca (--tls-ca) to "
+                        "the authority of the daemon's certificate, or tls.insecure (--insecure) "
+                        "where the network is trusted",
+                        target));
+  }
   return model.has_value() ? ValidateModelSpec(*model) : absl::OkStatus();
 }
 

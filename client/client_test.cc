@@ -388,6 +388,23 @@ TEST(ClientTest, DamagedOrForeignPagesNeverArrive) {
   }
 }
 
+TEST(ClientTest, ATokenDoesNotTravelInPlainText) {
+  ClientOptions options;
+  options.token = "secret";
+  for (const char* local : {"unix:/run/pagoda", "127.0.0.1:7070", "localhost:1", "[::1]:7070",
+                            "dns:///localhost:7070"}) {
+    options.target = local;
+    PAGODA_EXPECT_OK(options.Validate());
+  }
+  for (const char* remote : {"10.0.0.1:7070", "pagoda.svc:7070", "[2001:db8::1]:7070"}) {
+    options.target = remote;
+    options.tls.insecure = false;
+    EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument, "plain text"));
+    options.tls.insecure = true;
+    PAGODA_EXPECT_OK(options.Validate());
+  }
+}
+
 // A call for each fetch would cost more than the bytes of a small page.
 TEST(ClientTest, FetchesShareStreams) {
   FakeDaemon daemon;

@@ -5,6 +5,8 @@
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -12,13 +14,15 @@
 #include <cerrno>
 #include <memory>
 #include <optional>
+#include <thread>
 
-#include "absl/cleanup/cleanup.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
 #include "proto/tls_files.h"
 #include "storage/base/clock.h"
 #include "storage/base/unique_fd.h"
@@ -50,12 +54,41 @@ bool AwaitFd(int fd, short events, absl::Duration end) {
          ::poll(&polled, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1) > 0;
 }
 
+// The system's resolver has no deadline: a thread of its own waits for it, for as long as it takes.
+class Resolving {
+ public:
+  static std::shared_ptr<Resolving> Start(const Host& host) {
+    auto resolving = std::make_shared<Resolving>();
+    std::thread([resolving, host] {
+      addrinfo hints{};
+      hints.ai_socktype = SOCK_STREAM;
+      addrinfo* found = nullptr;
+      if (::getaddrinfo(host.name.c_str(), host.port.c_str(), &hints, &found) != 0) found = nullptr;
+      absl::MutexLock lock(&resolving->mutex_);
+      resolving->found_ = found;
+      resolving->done_ = true;
+    }).detach();
+    return resolving;
+  }
+  ~Resolving() {
+    if (found_ != nullptr) ::freeaddrinfo(found_);
+  }
+  // Null: nothing is found in time.
+  const addrinfo* Wait(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(&done_), timeout);
+    return found_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  addrinfo* found_ = nullptr;  // written once, before done_
+};
+
 UniqueFd Connect(const Host& host, absl::Duration end) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.name.c_str(), host.port.c_str(), &hints, &found) != 0) return UniqueFd();
-  const auto free_found = absl::MakeCleanup([found] { ::freeaddrinfo(found); });
+  const std::shared_ptr<Resolving> resolving = Resolving::Start(host);
+  const addrinfo* found = resolving->Wait(end - SystemClock().Monotonic());
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
     UniqueFd fd(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd.valid()) continue;
@@ -68,6 +101,35 @@ UniqueFd Connect(const Host& host, absl::Duration end) {
   }
   return UniqueFd();
 }
+
+// OpenSSL writes to sockets without MSG_NOSIGNAL, and the process is not ours to have SIGPIPE
+// ignored in: this thread blocks it, and takes what came of its own.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~WithoutSigpipe() {
+    const timespec now{};
+    if (!was_pending_) {
+      while (sigtimedwait(&pipe_, nullptr, &now) == -1 && errno == EINTR) {
+      }
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutSigpipe(const WithoutSigpipe&) = delete;
+  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
+
+ private:
+  sigset_t pipe_;
+  sigset_t before_;
+  bool was_pending_ = false;
+};
 
 // One attempt at TLS over a connected socket.
 class Attempt {
@@ -182,6 +244,7 @@ std::string ConnectAdvice(const std::string& target, const TlsOptions& tls,
   const std::optional<Host> host = HostOf(target);
   if (!host.has_value()) return "";
   const absl::Duration end = SystemClock().Monotonic() + timeout;
+  const WithoutSigpipe without_sigpipe;
   const UniqueFd fd = Connect(*host, end);
   if (!fd.valid()) return "";
   return tls.enabled() ? AdviceWithTls(*host, tls, fd.get(), end) : AdviceWithoutTls(fd.get(), end);

@@ -130,7 +130,7 @@ class PageAssembler {
     if (!page->started || segment >= page->filled.size()) {
       return absl::DataLossError("fetch: piece of an unknown segment");
     }
-    if (piece.address.offset != page->filled[segment] ||
+    if (piece.size == 0 || piece.address.offset != page->filled[segment] ||
         piece.size > page->fetched.header.segments[segment].length - piece.address.offset) {
       return absl::DataLossError("fetch: piece out of order or too long");
     }
@@ -237,14 +237,14 @@ class GrpcPageFetch : public PageFetch, public FetchSink {
   }
 
   absl::StatusOr<std::vector<PageHeader>> WaitHeaders(absl::Duration timeout) override {
-    PAGODA_RETURN_IF_ERROR(progress_.WaitPages(timeout));
+    PAGODA_RETURN_IF_ERROR(progress_.WaitPages(Bounded(timeout)));
     return assembler_.Headers();
   }
   absl::Status WaitLayer(uint32_t layer, absl::Duration timeout) override {
-    return progress_.WaitLayer(layer, timeout);
+    return progress_.WaitLayer(layer, Bounded(timeout));
   }
   absl::Status WaitHighLayer(uint32_t layer, absl::Duration timeout) override {
-    return high_progress_.WaitLayer(layer, timeout);
+    return high_progress_.WaitLayer(layer, Bounded(timeout));
   }
   FetchResult Wait() override {
     absl::Status status = WaitDone();
@@ -282,6 +282,10 @@ class GrpcPageFetch : public PageFetch, public FetchSink {
   }
 
  private:
+  // No wait is longer than the fetch may take.
+  absl::Duration Bounded(absl::Duration timeout) const {
+    return std::max(absl::ZeroDuration(), std::min(timeout, until_ - SystemClock().Monotonic()));
+  }
   void Ask(bool fresh) {
     int attempt;
     {
@@ -317,8 +321,8 @@ class GrpcPageFetch : public PageFetch, public FetchSink {
   const absl::Duration until_;  // on the monotonic clock
   LayerProgress progress_;
   LayerProgress high_progress_;  // of what q4 is read from
-  PageAssembler assembler_;  // of the thread that OnMessage() is called by
-  bool heard_ = false;       // likewise
+  PageAssembler assembler_;      // of the thread that OnMessage() is called by
+  bool heard_ = false;           // likewise
 
   absl::Mutex mutex_;
   std::shared_ptr<FetchStream> stream_ ABSL_GUARDED_BY(mutex_);

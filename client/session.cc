@@ -26,6 +26,7 @@ std::shared_ptr<Session> Session::Start(v1::Cache::Stub& stub, const std::string
   // No deadline: the stream lives as long as the client; heartbeats watch it.
   PrepareContext(session->context_, token, absl::InfiniteDuration());
   stub.async()->Session(&session->context_, session.get());
+  session->AddHold();  // until the last read: events are sent from outside of gRPC's calls
   session->StartRead(&session->response_);
   {
     absl::MutexLock lock(&session->mutex_);
@@ -54,7 +55,7 @@ void Session::Send(v1::SessionRequest request) {
   bool overflow = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (ended_.has_value()) return;
+    if (over_) return;
     if (queue_.size() >= kQueueMax) {
       overflow = true;
     } else {
@@ -88,7 +89,13 @@ void Session::StartNextWrite() {
 }
 
 void Session::OnReadDone(bool ok) {
-  if (!ok) return;
+  if (!ok) {
+    {
+      absl::MutexLock lock(&mutex_);
+      over_ = true;
+    }
+    return RemoveHold();
+  }
   {
     absl::MutexLock lock(&mutex_);
     last_heard_ = SystemClock().Monotonic();
@@ -110,7 +117,7 @@ void Session::OnWriteDone(bool ok) {
   writing_ = false;
   if (!ok) return;
   queue_.pop_front();
-  if (!queue_.empty()) StartNextWrite();
+  if (!queue_.empty() && !over_) StartNextWrite();
 }
 
 void Session::OnDone(const grpc::Status& status) {

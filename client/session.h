@@ -52,6 +52,7 @@ class Session : public grpc::ClientBidiReactor<v1::SessionRequest, v1::SessionRe
   std::shared_ptr<Session> self_ ABSL_GUARDED_BY(mutex_);         // until OnDone()
   std::deque<v1::SessionRequest> queue_ ABSL_GUARDED_BY(mutex_);  // front is being written
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;  // nothing is sent any more
   std::string session_id_ ABSL_GUARDED_BY(mutex_);
   absl::Duration heartbeat_interval_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(2);
   absl::Duration last_heard_ ABSL_GUARDED_BY(mutex_);

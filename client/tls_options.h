@@ -13,6 +13,8 @@ struct TlsOptions {
   std::string certificate;  // this client's own, for daemons that ask for one; empty: none
   std::string key;          // its key, mode 0600, or 0640 where a group hands out secrets
   std::string server_name;  // the daemon's name in its certificate, where the target's is another
+  // True: a token may go to another machine in plain text.
+  bool insecure = false;
   bool enabled() const { return !ca.empty(); }
 
   // Looks at the files: proto/tls_files.h has the errors.

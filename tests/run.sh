@@ -13,8 +13,8 @@ Steps, in this order:
   tidy       style rules that a machine can check
   release    g++, optimised: builds everything, runs all tests
   simulation 2,000 seeded stories of the store's pure core, 10,000 steps each
-  asan       clang, AddressSanitizer and UndefinedBehaviorSanitizer: the product builds without a
-             thread-safety error; the fast tests outside of the command line (label sanitize)
+  asan       clang, AddressSanitizer and UndefinedBehaviorSanitizer: the fast tests outside of the
+             command line (label sanitize); what they stand on builds without a thread-safety error
   tsan       ThreadSanitizer: those of them in which threads meet (label threaded)
   dev        clang in debug, every header compiled alone (--full, or --only dev)
   fuzz       libFuzzer on every parser of outside bytes, two minutes in all
@@ -173,7 +173,7 @@ step_asan() {
   export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   [[ ! -f tests/asan.supp ]] ||
     export LSAN_OPTIONS=suppressions=$root/tests/asan.supp:print_suppressions=0
-  sanitized asan sanitize pagodad pagoda pagoda-worker
+  sanitized asan sanitize pagodad pagoda-worker
 }
 
 step_tsan() {

@@ -54,6 +54,9 @@ void AddTlsFlags(CLI::App& app, client::TlsOptions& tls) {
       "PAGODA_TLS_SERVER_NAME")
       ->type_name("NAME")
       ->needs(ca);
+  app.add_flag("--insecure", tls.insecure,
+               "let a token go to another machine in plain text, where the network is trusted")
+      ->envname("PAGODA_INSECURE");
 }
 
 absl::Status ExplainError(const absl::Status& status, const ConnectionOptions& options) {
