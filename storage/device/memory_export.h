@@ -59,6 +59,7 @@ class DeviceExport {
   uint64_t last_ticket() const { return next_ticket_ - 1; }
   // Pieces of memory that the worker was given so far.
   size_t memory_count() const { return sent_.size(); }
+  bool HasMemoryOf(const DeviceSlab& slab) const { return sent_.contains(slab.place().chunk); }
 
  private:
   DeviceExport(std::shared_ptr<DevicePool> pool, int socket, FlagPage flags, SendPacket send);
