@@ -52,8 +52,20 @@ class DeviceMemoryTest : public DeviceTest {
     PAGODA_ASSERT_OK(wire_->OpenSession());
   }
 
+  std::unique_ptr<client::DevicePages> MapOfAGroup() {
+    StartWithTokens(/*scope=*/1);
+    const auto chain = Document(2);
+    Push(chain);
+    client_ = DeviceClient(&device_, 256, "acme-token-000001");
+    client::LookupQuery query;
+    query.chains = {{client_->FindScope({ScopeKind::kGroup, "legal"})->id, Keys(chain)}};
+    const auto hit = client_->Lookup(query);
+    return *client_->MapDevice(*hit, Keys(chain), {});
+  }
+
   HostRuntime device_;  // the worker's
   HostRuntime* daemon_device_ = nullptr;
+  std::unique_ptr<client::Client> client_;  // of MapOfAGroup
 };
 
 TEST_F(DeviceMemoryTest, ADeviceThatIsNamedMustOpen) {
@@ -192,24 +204,30 @@ TEST_F(DeviceMemoryTest, WhatFailedOnceIsTriedAgain) {
   EXPECT_EQ((*Map(*client, chain))->there_count(), 2u);
 }
 
-// A lease keeps one copy of each page that it names, whatever form the store has by now.
-TEST_F(DeviceMemoryTest, ALeaseHoldsItsPagesOnce) {
+// A lease that was granted anew for other pages holds those alone.
+TEST_F(DeviceMemoryTest, WhatALeaseNamesNoMoreIsNotHeld) {
   StartWithDevice();
-  const auto chain = Document(2);
-  Push(chain);
+  const auto before = Document(4, 1);
+  const auto after = Document(2, 2);
+  Push(before);
+  Push(after);
   const auto client = DeviceClient(&device_);
-  const auto hit = Find(*client, chain);
-  PAGODA_ASSERT_OK(client->MapDevice(*hit, Keys(chain), {}));
-  const int64_t bytes = HbmBytes();
-  EvictAll();  // the lease alone has them
-  for (int i = 0; i < 3; ++i) {
+  client::LookupQuery query;
+  query.request_id.bytes[0] = 1;
+  const auto scope = client->FindScope({ScopeKind::kPrivate, ""})->id;
+  client::LeaseId lease;
+  for (const auto& chain : {before, after}) {
+    query.chains = {{scope, Keys(chain)}};
+    const auto hit = client->Lookup(query);
+    PAGODA_ASSERT_OK(hit);
+    lease = hit->lease;
     const auto pages = client->MapDevice(*hit, Keys(chain), {});
     PAGODA_ASSERT_OK(pages);
-    EXPECT_EQ((*pages)->there_count(), 2u);
+    EXPECT_EQ((*pages)->there_count(), chain.size());
   }
-  EXPECT_EQ(HbmBytes(), bytes);
-  client->Release(hit->lease);
-  EXPECT_TRUE(HbmBytesBecome(0));
+  EvictAll();
+  EXPECT_TRUE(HbmBytesBecome(2 * 512 * 1024));
+  client->Release(lease);
 }
 
 TEST_F(DeviceMemoryTest, WithoutSharedMemoryItIsNoUse) {
@@ -254,26 +272,16 @@ TEST_F(DeviceMemoryTest, OnlyWhoMayPushMapsDeviceMemory) {
 }
 
 // Who maps a chunk could alter what others read.
+TEST_F(DeviceMemoryTest, SharedScopesAreNotLent) {
+  const auto pages = MapOfAGroup();
+  EXPECT_EQ(pages->there_count(), 0u);
+  EXPECT_THAT(pages->Page(0), StatusIs(StatusCode::kPermissionDenied, "hbm.shared_scopes"));
+  EXPECT_EQ(Fallbacks("scope"), 2);
+}
+
 TEST_F(DeviceMemoryTest, SharedScopesAreLentWhereTheSettingsSaySo) {
-  for (const bool lent : {false, true}) {
-    daemon_.options().hbm.shared_scopes = lent;
-    StartWithTokens(/*scope=*/1);
-    const auto chain = Document(2);
-    Push(chain);
-    const auto client = DeviceClient(&device_, 256, "acme-token-000001");
-    client::LookupQuery query;
-    query.chains = {{client->FindScope({ScopeKind::kGroup, "legal"})->id, Keys(chain)}};
-    const auto hit = client->Lookup(query);
-    PAGODA_ASSERT_OK(hit);
-    const auto pages = client->MapDevice(*hit, Keys(chain), {});
-    PAGODA_ASSERT_OK(pages);
-    EXPECT_EQ((*pages)->there_count(), lent ? 2u : 0u);
-    if (!lent) {
-      EXPECT_THAT((*pages)->Page(0), StatusIs(StatusCode::kPermissionDenied, "hbm.shared_scopes"));
-    }
-    EXPECT_EQ(Fallbacks("scope"), lent ? -1 : 2);
-    PAGODA_ASSERT_OK(daemon_.Stop());
-  }
+  daemon_.options().hbm.shared_scopes = true;
+  EXPECT_EQ(MapOfAGroup()->there_count(), 2u);
 }
 
 // Removed or replaced in host memory: gone from the device. Out of its lease: no answer.
