@@ -85,6 +85,7 @@ void ReadHbm(YamlSection section, HbmSettings& hbm) {
   section.String("device", hbm.device);
   section.Size("capacity", hbm.capacity_bytes, 2 * kMiB, 64 * kTiB);
   section.Size("chunk", hbm.chunk_bytes, 2 * kMiB, 1024 * kMiB);
+  section.Bool("shared_scopes", hbm.shared_scopes);
   section.Finish();
 }
 

@@ -40,6 +40,7 @@ TEST(ConfigFileTest, TheExampleFileIsValidAndHoldsTheDefaults) {
   EXPECT_EQ(options.hbm.device, standard.hbm.device);
   EXPECT_EQ(options.hbm.capacity_bytes, standard.hbm.capacity_bytes);
   EXPECT_EQ(options.hbm.chunk_bytes, standard.hbm.chunk_bytes);
+  EXPECT_EQ(options.hbm.shared_scopes, standard.hbm.shared_scopes);
   EXPECT_EQ(options.lease, standard.lease);
   EXPECT_EQ(options.ladder.standard, standard.ladder.standard);
 }

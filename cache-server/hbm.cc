@@ -98,15 +98,22 @@ Hbm::Hbm(std::shared_ptr<Device> device, TieredStore& store)
 Hbm::~Hbm() { store_.SetHostListener(nullptr); }
 
 absl::StatusOr<DevicePagePtr> Hbm::Promote(const HostPagePtr& page) {
-  absl::StatusOr<DevicePagePtr> promoted = tier().Promote(page);
+  // What is here already is no use on a lost device, either.
+  PAGODA_RETURN_IF_ERROR(health());
+  const PageHeader& header = page->header();
+  const auto is_stored = [this, &header] {
+    const HostPagePtr stored = store_.GetResident(header.record, header.scope);
+    return stored != nullptr && stored->header() == header;
+  };
+  // A lease may name a form that is not the store's any more: it must not drive out the newer one.
+  const bool keep = is_stored();
+  absl::StatusOr<DevicePagePtr> promoted = tier().Promote(page, keep);
   if (!promoted.ok()) {
     (void)health();
     return promoted;
   }
   // If the store dropped it before it was here, nobody said so to this tier.
-  const PageHeader& header = page->header();
-  const HostPagePtr stored = store_.GetResident(header.record, header.scope);
-  if (stored == nullptr || stored->header() != header) tier().Drop(header.record);
+  if (keep && !is_stored()) tier().Drop(**promoted);
   return promoted;
 }
 
@@ -131,8 +138,9 @@ HbmState Hbm::state() const {
   tier.capacity_bytes = usage.capacity_bytes;
   tier.used_bytes = usage.used_bytes + usage.limbo_bytes;
   tier.reserved_bytes = usage.reserved_bytes;
-  tier.page_bytes = usage.used_bytes;
-  tier.lingering_bytes = usage.limbo_bytes;
+  // Dropped, or on the way, and held: of readers, leases and copies.
+  tier.page_bytes = state.counts.page_bytes;
+  tier.lingering_bytes = std::max<int64_t>(0, tier.used_bytes - tier.page_bytes);
   tier.page_count = state.counts.page_count;
   tier.pages_by_precision = state.counts.pages_by_precision;
   return state;

@@ -82,6 +82,9 @@ struct HbmSettings {
   std::string device = "none";
   int64_t capacity_bytes = int64_t{1} << 30;  // taken at the start, beside up to 0.6 GB of context
   int64_t chunk_bytes = int64_t{64} << 20;    // of one scope at a time; also the largest segment
+  // Whether pages of groups and of the public scope are lent, too. Who may push there could then
+  // alter what others read, beside what was pushed and checked.
+  bool shared_scopes = false;
   // In place of CUDA, for tests.
   std::function<absl::StatusOr<std::unique_ptr<DeviceRuntime>>()> open_device;
 

@@ -139,7 +139,7 @@ struct Server::Parts {
   void MakeServices(const std::string& instance_id, uint32_t instance_tag);
   PageForms FormsOfPages();
   absl::Status ExposeMetrics();
-  void StartShm();
+  absl::Status StartShm();
   DaemonState State() const;
   void Sweep();
   absl::Status Shutdown(absl::Duration deadline);
@@ -163,8 +163,8 @@ absl::Status Server::Parts::Open() {
   MakeServices(
       absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(random.data()), 16)),
       instance_tag);
+  PAGODA_RETURN_IF_ERROR(StartShm());
   PAGODA_RETURN_IF_ERROR(ExposeMetrics());
-  StartShm();
   PAGODA_ASSIGN_OR_RETURN(listener, ListenGrpc(options, {&*cache_service, &*admin_service}));
   admin_service->set_listen(listener.address);
   listener.SetServing(true);
@@ -226,23 +226,34 @@ PageForms Server::Parts::FormsOfPages() {
   return forms;
 }
 
-// Clients go on over gRPC where it does not start.
-void Server::Parts::StartShm() {
-  if (!options.shm.enabled) return;
+// Clients go on over gRPC where it does not start; device memory is then found by nobody.
+absl::Status Server::Parts::StartShm() {
+  if (!options.shm.enabled) return absl::OkStatus();
   const mode_t mode = options.token_file.empty() ? 0600 : 0666;  // as grpc_listener.cc
   absl::StatusOr<std::unique_ptr<ShmServer>> started =
       ShmServer::Start(options.shm_socket(), mode, *context);
   if (started.ok()) {
     shm = *std::move(started);
     context->shm_socket = options.shm_socket();
-    return;
+    return absl::OkStatus();
   }
+  if (hbm != nullptr && options.hbm.device != "auto") {
+    return absl::Status(
+        started.status().code(),
+        absl::StrCat("hbm.device: ", options.hbm.device, " is of no use without shm.socket, ",
+                     options.shm_socket(), ": ", started.status().message(),
+                     "; set shm.socket to a path of at most 107 bytes, in a folder that may be "
+                     "written, or hbm.device to auto or none"));
+  }
+  context->hbm = nullptr;
+  hbm.reset();
   LogWarning("shm_off",
              {{"socket", options.shm_socket()},
               {"cause", std::string(started.status().message())},
               {"effect", "clients of this machine use gRPC"},
               {"remedy",
                "set shm.socket to a path of at most 107 bytes, in a folder that may be written"}});
+  return absl::OkStatus();
 }
 
 absl::Status Server::Parts::ExposeMetrics() {

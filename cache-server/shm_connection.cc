@@ -10,7 +10,6 @@ namespace pagoda {
 namespace {
 
 constexpr size_t kQueueBytesMax = size_t{4} << 20;
-constexpr size_t kQueuedFdsMax = 4;   // an honest client asks for one at a time
 constexpr size_t kMemfdsMax = 65536;  // that one connection may have been told of
 constexpr size_t kSentenceMax = 4096;
 

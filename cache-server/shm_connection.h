@@ -1,7 +1,7 @@
 // One client's connection to shared memory: what it is still to be told, and what it may ask for.
 //
 // Threads    answers from any thread; requests are read by the server's thread alone
-// Limits     4 MiB of answers and 4 descriptors that the client has not read: beyond it is cut off
+// Limits     4 MiB of answers and 64 descriptors that the client has not read: beyond it is cut off
 #pragma once
 
 #include <atomic>
@@ -26,6 +26,9 @@ namespace pagoda {
 
 class ShmConnection : public SessionStream {
  public:
+  // An honest client asks for one at a time, or for what one page in device memory lies in.
+  static constexpr size_t kQueuedFdsMax = 64;
+
   // `epoll` watches `fd`, and outlives this.
   ShmConnection(UniqueFd fd, int epoll) : fd_(std::move(fd)), epoll_(epoll) {}
 

@@ -18,11 +18,12 @@ namespace pagoda {
 namespace {
 
 constexpr absl::Duration kLookPeriod = absl::Milliseconds(10);
+constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 constexpr size_t kWorkersMax = 1024;
 constexpr int64_t kClosedPerTenantMax = 256;
 constexpr size_t kAnswerPagesMax = 256;
 constexpr size_t kAnswerBytesMax = size_t{2} << 20;  // half of what a connection may have queued
-constexpr size_t kNewMemoryMax = 4;                  // as many descriptors as it may have queued
+constexpr size_t kNewMemoryMax = 4;                  // of an answer, unless one page has more
 constexpr size_t kSentenceMax = 1024;
 constexpr size_t kPageBytesMax = shm::kPacketBytesMax - 1024;  // of what is said of one page
 
@@ -30,6 +31,7 @@ constexpr size_t kPageBytesMax = shm::kPacketBytesMax - 1024;  // of what is sai
 DeviceFallback ReasonOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kAborted:
       return DeviceFallback::kRoom;
     case absl::StatusCode::kUnavailable:
       return DeviceFallback::kLost;
@@ -171,6 +173,13 @@ void ShmDevices::Run() {
     Look();
     next_look = now + kLookPeriod;
   }
+  // One deadline for all of them, on a device that stalls.
+  const absl::Duration end = SystemClock().Monotonic() + kDrainTimeout;
+  const auto drain = [end](Worker& worker) {
+    worker.exported->Drain(std::max(end - SystemClock().Monotonic(), absl::ZeroDuration()));
+  };
+  for (auto& [connection, worker] : workers_) drain(worker);
+  for (Worker& worker : closed_) drain(worker);
   workers_.clear();
   closed_.clear();
 }
@@ -229,9 +238,10 @@ absl::Status ShmDevices::TryOpen(const Job& job, DeviceFallback& reason) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ShmDevices::Placed> ShmDevices::PlacePage(const Job& job, LeaseId lease,
-                                                         const RecordKey& key, Worker& worker,
-                                                         DeviceFallback& reason) {
+// The page of the lease, and its copy, which the lease holds from then on.
+absl::StatusOr<ShmDevices::Copied> ShmDevices::CopyPage(const Job& job, LeaseId lease,
+                                                        const RecordKey& key, Held& held,
+                                                        DeviceFallback& reason) {
   reason = DeviceFallback::kLoading;
   PAGODA_ASSIGN_OR_RETURN(HostPagePtr page,
                           context_.store.GetLeased(job.connection->session()->view(), lease, key));
@@ -242,23 +252,46 @@ absl::StatusOr<ShmDevices::Placed> ShmDevices::PlacePage(const Job& job, LeaseId
     return absl::PermissionDeniedError(
         "who maps device memory can write it, and the caller may not push into this scope");
   }
+  if (scope->scope.kind != ScopeKind::kPrivate && !context_.options.hbm.shared_scopes) {
+    return absl::PermissionDeniedError(
+        "who maps device memory can write it, and others read this scope; see hbm.shared_scopes");
+  }
   reason = DeviceFallback::kLimit;
   if (page->header_bytes().size() + page->segment_count() * sizeof(shm::DeviceSlab) >
       kPageBytesMax) {
     return absl::ResourceExhaustedError("what says where the page lies is longer than a packet");
   }
+  if (absl::Status health = context_.hbm->health(); !health.ok()) {
+    reason = DeviceFallback::kLost;
+    return health;
+  }
+  DevicePagePtr& copy = held.pages[key];
+  // The lease may name a form that the tier keeps no more: its own copy does.
+  if (copy != nullptr && copy->header() == page->header() &&
+      copy->arrived().value_or(absl::OkStatus()).ok()) {
+    return Copied{std::move(page), copy};
+  }
   absl::StatusOr<DevicePagePtr> promoted = context_.hbm->Promote(page);
   if (!promoted.ok()) {
+    held.pages.erase(key);
     reason = ReasonOf(promoted.status());
     return promoted.status();
   }
-  absl::StatusOr<SharedDevicePage> shared = worker.exported->Share(**promoted);
+  copy = *std::move(promoted);
+  return Copied{std::move(page), copy};
+}
+
+absl::StatusOr<SharedDevicePage> ShmDevices::SharePage(const DevicePage& copy, Worker& worker,
+                                                       DeviceFallback& reason) {
+  if (worker.exported->NewMemoryCount(copy) > ShmConnection::kQueuedFdsMax) {
+    reason = DeviceFallback::kLimit;
+    return absl::ResourceExhaustedError("the page lies in too many pieces of memory");
+  }
+  absl::StatusOr<SharedDevicePage> shared = worker.exported->Share(copy);
   if (!shared.ok()) {
     reason = context_.hbm->health().ok() ? DeviceFallback::kExport : DeviceFallback::kLost;
-    return shared.status();
   }
-  worker.held[lease].insert(*std::move(promoted));
-  return Placed{std::move(page), *std::move(shared)};
+  return shared;
 }
 
 void ShmDevices::Place(const Job& job) {
@@ -271,33 +304,60 @@ void ShmDevices::Place(const Job& job) {
     return job.connection->SendStatus(shm::Op::kPlace, request.tag, target.status());
   }
   Worker& worker = found->second;
+  Held& held = worker.held[target->lease];
+  if (held.pages.empty()) {
+    held.grant = context_.store.LeaseGrant(job.connection->session()->view(), target->lease);
+  }
   const size_t memory_max = worker.exported->memory_count() + kNewMemoryMax;
   PlaceAnswer answer(*job.connection, request.tag);
   int64_t page_bytes = 0;
   for (size_t i = 0; i < target->keys.size() && i < kAnswerPagesMax; ++i) {
-    if (answer.bytes() > kAnswerBytesMax || worker.exported->memory_count() >= memory_max) break;
+    if (answer.bytes() > kAnswerBytesMax) break;
     DeviceFallback reason = DeviceFallback::kExport;
-    const absl::StatusOr<Placed> placed =
-        PlacePage(job, target->lease, target->keys[i], worker, reason);
-    if (placed.ok()) {
-      answer.Add(placed->page->header_bytes(), placed->shared);
-      page_bytes += placed->page->bytes();
-    } else {
+    const RecordKey& key = target->keys[i];
+    const absl::StatusOr<Copied> copied = CopyPage(job, target->lease, key, held, reason);
+    if (!copied.ok()) {
       context_.metrics.OnDeviceFallback(reason);
-      answer.AddRefusal(placed.status());
+      answer.AddRefusal(copied.status());
+      continue;
     }
+    // The client asks again for the rest.
+    const size_t memory_count =
+        worker.exported->memory_count() + worker.exported->NewMemoryCount(*copied->copy);
+    if (i > 0 && memory_count > memory_max) break;
+    const absl::StatusOr<SharedDevicePage> shared = SharePage(*copied->copy, worker, reason);
+    if (!shared.ok()) {
+      held.pages.erase(key);
+      context_.metrics.OnDeviceFallback(reason);
+      answer.AddRefusal(shared.status());
+      continue;
+    }
+    answer.Add(copied->page->header_bytes(), *shared);
+    page_bytes += copied->page->bytes();
   }
   answer.End(worker.exported->last_ticket());
   context_.metrics.OnDeviceLocated(page_bytes);
+}
+
+// What is held is held for a lease, as long as that names it.
+void ShmDevices::DropUnnamed(Worker& worker) {
+  const absl::string_view session = worker.connection->session()->view();
+  for (auto& [id, held] : worker.held) {
+    const LeaseId lease = id;
+    const uint64_t grant = context_.store.LeaseGrant(session, lease);
+    if (std::exchange(held.grant, grant) == grant) continue;
+    std::erase_if(held.pages, [&](const auto& page) {
+      return !context_.store.GetLeased(session, lease, page.first).ok();
+    });
+  }
+  std::erase_if(worker.held, [](const auto& entry) { return entry.second.grant == 0; });
 }
 
 void ShmDevices::Look() {
   if (context_.hbm != nullptr) (void)context_.hbm->health();
   for (auto& [connection, worker] : workers_) {
     (void)worker.exported->Poll();
-    std::erase_if(worker.held, [&, session = connection->session()](const auto& entry) {
-      return !context_.store.HasLease(session->view(), entry.first);
-    });
+    DropUnnamed(worker);
   }
   // Whoever has ended holds nothing. One that has only closed its connection may still map what it
   // was given, and its memory may go to no other scope.

@@ -7,20 +7,20 @@
 //                               `-- held until the lease ends; then the slabs wait for the worker
 //
 // Who      A page goes to a worker whose caller may push into its scope: who maps a chunk of device
-//          memory can write it.
+//          memory can write it. Of a scope that others read only where the settings say so: what
+//          is written there is written for them, too.
 // Threads  one of its own for all workers, so that a device that is slow holds up nobody else.
 //          Take() and Forget() from the server's thread
 // Errors   go to the client, page by page, and are counted: it then reads host memory
 // Limits   1024 workers, those included whose connection ended and whose process, which may still
 //          map what it was given, did not; 256 of those a tenant; of one
-//          answer 256 pages, 2 MiB, and little more than 4 pieces of memory that are new to the
-//          worker
+//          answer 256 pages, 2 MiB, and 4 pieces of memory that are new to the worker, or those of
+//          one page, at most 64
 // Cost     looks at all workers every 10 ms while there are any
 #pragma once
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -53,15 +53,20 @@ class ShmDevices {
     CallerPtr caller;  // null: it has ended
     shm::Request request;
   };
+  // Of a lease: the pages that it named when they were asked for.
+  struct Held {
+    uint64_t grant = 0;  // of the lease, when `pages` were last compared with it
+    std::map<RecordKey, DevicePagePtr> pages;
+  };
   struct Worker {
     std::shared_ptr<ShmConnection> connection;  // null once it has ended
     std::string tenant;
     std::unique_ptr<HbmExport> exported;
-    std::map<LeaseId, std::set<DevicePagePtr>> held;  // by lease
+    std::map<LeaseId, Held> held;
   };
-  struct Placed {
+  struct Copied {
     HostPagePtr page;
-    SharedDevicePage shared;
+    DevicePagePtr copy;
   };
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -69,8 +74,11 @@ class ShmDevices {
   void Open(const Job& job);
   absl::Status TryOpen(const Job& job, DeviceFallback& reason);
   void Place(const Job& job);
-  absl::StatusOr<Placed> PlacePage(const Job& job, LeaseId lease, const RecordKey& key,
-                                   Worker& worker, DeviceFallback& reason);
+  absl::StatusOr<Copied> CopyPage(const Job& job, LeaseId lease, const RecordKey& key, Held& held,
+                                  DeviceFallback& reason);
+  absl::StatusOr<SharedDevicePage> SharePage(const DevicePage& copy, Worker& worker,
+                                             DeviceFallback& reason);
+  void DropUnnamed(Worker& worker);
   void Look();
 
   ServiceContext& context_;

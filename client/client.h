@@ -251,9 +251,10 @@ class DevicePages {
   // for no daemon that is gone: then StillValid() says no.
   virtual absl::Status WaitLayer(DeviceStream& stream, uint32_t layer) = 0;
   virtual absl::Status AwaitLayer(uint32_t layer, absl::Duration timeout) = 0;
-  // All layers came, and the device is well.
+  // All layers came, the device is well, and the daemon keeps what it granted.
   virtual bool StillValid() const = 0;
-  // They are read when `stream` has come to here. Once.
+  // They are read when `stream` has come to here. Once. An error: the daemon is not told, and keeps
+  // their room until this process ends.
   virtual absl::Status ReleaseAfter(DeviceStream& stream) = 0;
 };
 

@@ -168,7 +168,7 @@ class ClientImpl : public Client {
   std::vector<std::weak_ptr<PushStream>> pushes_ ABSL_GUARDED_BY(mutex_);
   ClientStats stats_ ABSL_GUARDED_BY(mutex_);
 
-  DeviceLink device_{options_.device};
+  DeviceLink device_{options_.device, options_.reconnect_interval};
   // Synchronised by themselves.
   PathCounter shm_path_;
   PathCounter grpc_path_;

@@ -32,6 +32,15 @@ constexpr absl::Duration kTurnWait = absl::Milliseconds(20);
 constexpr absl::Duration kFlagPause = absl::Microseconds(50);
 constexpr absl::Duration kDrainTimeout = absl::Seconds(2);
 constexpr absl::Duration kArrivalTimeout = absl::Seconds(10);
+// What the daemon has at least for an answer. A caller whose lease ends gets it late or not at all,
+// but a channel that is given up costs all callers.
+constexpr absl::Duration kAnswerTimeoutMin = absl::Seconds(2);
+constexpr absl::Duration kPauseMax = absl::Seconds(60);
+
+// Another try would end the same way.
+bool IsForGood(const absl::Status& status) {
+  return absl::IsUnimplemented(status) || absl::IsFailedPrecondition(status);
+}
 
 class DeviceChannelImpl : public DeviceChannel,
                           public std::enable_shared_from_this<DeviceChannelImpl> {
@@ -43,10 +52,12 @@ class DeviceChannelImpl : public DeviceChannel,
   ~DeviceChannelImpl() override {
     absl::MutexLock lock(&finish_mutex_);
     if (finished_ == nullptr) return;  // never opened
-    absl::Status status = import_->Finish(*finish_stream_, UINT64_MAX);
-    if (status.ok()) status = finish_stream_->Record(*finished_);
-    if (status.ok()) status = device_.Await(*finished_, kDrainTimeout);
-    if (!absl::IsDeadlineExceeded(status)) return;
+    if (!unfinished_) {
+      absl::Status status = import_->Finish(*finish_stream_, UINT64_MAX);
+      if (status.ok()) status = finish_stream_->Record(*finished_);
+      if (status.ok()) status = device_.Await(*finished_, kDrainTimeout);
+      if (!absl::IsDeadlineExceeded(status)) return;
+    }
     LogError("device_memory_leaked", {{"cause", "streams still read it"}});
     (void)import_.release();
     (void)finish_stream_.release();
@@ -54,7 +65,7 @@ class DeviceChannelImpl : public DeviceChannel,
   }
 
   absl::Status Open(absl::Duration timeout) {
-    const absl::Duration end = SystemClock().Monotonic() + timeout;
+    const absl::Duration end = SystemClock().Monotonic() + std::max(timeout, kAnswerTimeoutMin);
     absl::MutexLock lock(&mutex_);
     shm::Request request;
     request.op = shm::Op::kDevice;
@@ -81,7 +92,9 @@ class DeviceChannelImpl : public DeviceChannel,
   absl::StatusOr<std::unique_ptr<DevicePages>> Map(const ShmChannel::Wanted& wanted) override;
 
   void Watch() override {
-    if (!broken() && HungUp()) Break("the daemon hung up");
+    if (!broken() && HungUp()) {
+      Break(absl::UnavailableError("device memory: the daemon hung up"));
+    }
     bool late = false;
     {
       absl::MutexLock lock(&arrival_mutex_);
@@ -89,12 +102,16 @@ class DeviceChannelImpl : public DeviceChannel,
       while (!arrivals_.empty() && arrived() >= arrivals_.front().number) arrivals_.pop_front();
       late = !arrivals_.empty() && now > arrivals_.front().deadline;
     }
-    if (late) Break("pages did not come in time");
+    if (late) Break(absl::UnavailableError("device memory: pages did not come in time"));
     // Again each time: a write of the daemon's device may have been on its way.
     if (broken()) StoreFlag(import_->word(ExportWord::kArrived), UINT64_MAX);
   }
 
-  bool broken() const override { return broken_.load(std::memory_order_acquire); }
+  absl::Status health() const override ABSL_LOCKS_EXCLUDED(cause_mutex_) {
+    absl::MutexLock lock(&cause_mutex_);
+    return cause_;
+  }
+  bool broken() const { return broken_.load(std::memory_order_acquire); }
 
   uint64_t arrived() const { return LoadFlag(import_->word(ExportWord::kArrived)); }
   bool lost() const { return LoadFlag(import_->word(ExportWord::kLost)) != 0; }
@@ -108,9 +125,10 @@ class DeviceChannelImpl : public DeviceChannel,
   absl::Status Finish(uint64_t ticket, DeviceStream* stream) ABSL_LOCKS_EXCLUDED(finish_mutex_) {
     absl::MutexLock lock(&finish_mutex_);
     if (stream != nullptr) {
-      PAGODA_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceEvent> read, device_.NewEvent());
-      PAGODA_RETURN_IF_ERROR(stream->Record(*read));
-      PAGODA_RETURN_IF_ERROR(finish_stream_->WaitFor(*read));
+      const absl::Status followed = Follow(*stream);
+      // Nothing tells when it has read them: the ticket stays open, and so do those behind it.
+      unfinished_ |= !followed.ok();
+      PAGODA_RETURN_IF_ERROR(followed);
     }
     const std::optional<uint64_t> told = tickets_.Finish(ticket);
     return told.has_value() ? import_->Finish(*finish_stream_, *told) : absl::OkStatus();
@@ -128,15 +146,27 @@ class DeviceChannelImpl : public DeviceChannel,
   }
 
   // What is there stays mapped; nothing else comes.
-  void Break(absl::string_view why) {
-    if (broken_.exchange(true, std::memory_order_acq_rel)) return;
-    LogWarning("device_memory_off",
-               {{"cause", std::string(why)}, {"effect", "pages are read from host memory"}});
+  void Break(const absl::Status& why) ABSL_LOCKS_EXCLUDED(cause_mutex_) {
+    {
+      absl::MutexLock lock(&cause_mutex_);
+      if (!cause_.ok()) return;
+      cause_ = why;
+    }
+    broken_.store(true, std::memory_order_release);
+    LogWarning("device_memory_off", {{"cause", std::string(why.message())},
+                                     {"effect", "pages are read from host memory"}});
     ::shutdown(socket_.get(), SHUT_RDWR);
   }
   absl::Status Broken(absl::Status status) {
-    Break(status.message());
+    Break(status);
     return status;
+  }
+
+  // The stream that tells what was read comes behind all work of this one.
+  absl::Status Follow(DeviceStream& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(finish_mutex_) {
+    PAGODA_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceEvent> read, device_.NewEvent());
+    PAGODA_RETURN_IF_ERROR(stream.Record(*read));
+    return finish_stream_->WaitFor(*read);
   }
 
   absl::Status Ask(shm::Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -193,6 +223,9 @@ class DeviceChannelImpl : public DeviceChannel,
   absl::Mutex mutex_;  // of the connection
   uint32_t tag_ ABSL_GUARDED_BY(mutex_) = 0;
 
+  mutable absl::Mutex cause_mutex_;
+  absl::Status cause_ ABSL_GUARDED_BY(cause_mutex_);
+
   absl::Mutex arrival_mutex_;
   std::deque<Arrival> arrivals_ ABSL_GUARDED_BY(arrival_mutex_);  // rising
 
@@ -201,6 +234,9 @@ class DeviceChannelImpl : public DeviceChannel,
   std::unique_ptr<DeviceStream> finish_stream_ ABSL_GUARDED_BY(finish_mutex_);
   std::unique_ptr<DeviceEvent> finished_ ABSL_GUARDED_BY(finish_mutex_);
   DeviceTickets tickets_ ABSL_GUARDED_BY(finish_mutex_);
+  // Something was read of which nobody knows when: the memory is not the daemon's again before this
+  // process ends.
+  bool unfinished_ ABSL_GUARDED_BY(finish_mutex_) = false;
 };
 
 class DevicePagesImpl : public DevicePages {
@@ -253,9 +289,7 @@ class DevicePagesImpl : public DevicePages {
 
   absl::Status ReleaseAfter(DeviceStream& stream) override {
     if (ticket_ == 0) return absl::OkStatus();
-    PAGODA_RETURN_IF_ERROR(channel_->Finish(ticket_, &stream));
-    ticket_ = 0;
-    return absl::OkStatus();
+    return channel_->Finish(std::exchange(ticket_, 0), &stream);
   }
 
  private:
@@ -279,7 +313,10 @@ class DevicePagesImpl : public DevicePages {
 
   // Pages that were there from the beginning need the daemon no more.
   absl::Status Health() const {
-    if (channel_->lost()) return absl::UnavailableError("device memory: the device is lost");
+    if (channel_->lost()) {
+      return absl::UnavailableError(
+          "device memory: the daemon's device is lost, or what it granted is taken back");
+    }
     if (!coming_.empty() && channel_->broken()) {
       return absl::UnavailableError("device memory: the daemon went while pages came");
     }
@@ -377,7 +414,8 @@ absl::Status DeviceChannelImpl::AskForSome(const ShmChannel::Wanted& wanted, abs
 
 absl::StatusOr<std::unique_ptr<DevicePages>> DeviceChannelImpl::Map(
     const ShmChannel::Wanted& wanted) {
-  const absl::Duration end = SystemClock().Monotonic() + wanted.timeout;
+  const absl::Duration end =
+      SystemClock().Monotonic() + std::max(wanted.timeout, kAnswerTimeoutMin);
   absl::Duration waited = absl::ZeroDuration();
   while (!mutex_.TryLock()) {
     if (waited >= kTurnWait) {
@@ -431,19 +469,38 @@ absl::StatusOr<std::shared_ptr<DeviceChannel>> DeviceLink::ChannelOf(const std::
                                                                      absl::Duration timeout) {
   {
     absl::MutexLock lock(&mutex_);
-    // One that broke, or was refused, is not tried again before the next session.
-    if (session_id_ == session_id) return channel_;
     if (connecting_) return absl::UnavailableError("device memory: being connected");
+    if (session_id_ != session_id) {
+      // A call that began before its session ended.
+      if (former_session_id_ == session_id) {
+        return absl::UnavailableError("device memory: the session has ended");
+      }
+      former_session_id_ = std::exchange(session_id_, session_id);
+      if (channel_.ok()) old_.push_back(*std::move(channel_));
+      channel_ = absl::UnavailableError("device memory: not tried yet");
+      pause_ = first_pause_;
+    } else if (channel_.ok() || IsForGood(channel_.status()) ||
+               SystemClock().Monotonic() < next_try_) {
+      return channel_;
+    }
     connecting_ = true;
   }
   absl::StatusOr<std::shared_ptr<DeviceChannel>> fresh =
       DeviceChannel::Connect(path, session_id, *device_, timeout);
   absl::MutexLock lock(&mutex_);
   connecting_ = false;
-  session_id_ = session_id;
-  if (channel_.ok()) old_.push_back(*std::move(channel_));
-  channel_ = std::move(fresh);
+  if (fresh.ok()) {
+    channel_ = std::move(fresh);
+  } else {
+    Fail(fresh.status());
+  }
   return channel_;
+}
+
+void DeviceLink::Fail(absl::Status why) {
+  channel_ = std::move(why);
+  next_try_ = SystemClock().Monotonic() + pause_;
+  pause_ = std::min(2 * pause_, kPauseMax);
 }
 
 absl::StatusOr<std::unique_ptr<DevicePages>> DeviceLink::Map(const std::string& path,
@@ -465,9 +522,11 @@ void DeviceLink::Watch() {
   std::vector<std::shared_ptr<DeviceChannel>> ended;  // without the lock: they wait for streams
   {
     absl::MutexLock lock(&mutex_);
-    if (channel_.ok() && (*channel_)->broken()) {
-      old_.push_back(*std::move(channel_));
-      channel_ = absl::UnavailableError("device memory: the connection broke");
+    if (channel_.ok()) {
+      if (absl::Status why = (*channel_)->health(); !why.ok()) {
+        old_.push_back(*std::move(channel_));
+        Fail(std::move(why));
+      }
     }
     const auto first_ended = std::partition(old_.begin(), old_.end(),
                                             [](const auto& old) { return old.use_count() > 1; });

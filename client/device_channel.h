@@ -33,13 +33,17 @@ class DeviceChannel {
   virtual absl::StatusOr<std::unique_ptr<DevicePages>> Map(const ShmChannel::Wanted& wanted) = 0;
   // Now and then: streams that wait for pages of a daemon that is gone, or late, wait no longer.
   virtual void Watch() = 0;
-  virtual bool broken() const = 0;
+  // OK, or why nothing comes any more.
+  virtual absl::Status health() const = 0;
 };
 
-// The channel of the current session, made when it is first wanted. Null device: there is none.
+// The channel of the current session, made when it is first wanted. One that could not be made, or
+// broke, is made again after a pause, unless there is nothing to share. Null device: there is none.
 class DeviceLink {
  public:
-  explicit DeviceLink(DeviceRuntime* device) : device_(device) {}
+  // `pause`: after the first failure of a session; twice as long after each further one, as each
+  // may leave memory with the daemon until this process ends.
+  DeviceLink(DeviceRuntime* device, absl::Duration pause) : device_(device), first_pause_(pause) {}
 
   // Where the daemon's socket is, and the session with it.
   absl::StatusOr<std::unique_ptr<DevicePages>> Map(const std::string& path,
@@ -53,11 +57,17 @@ class DeviceLink {
                                                            const std::string& session_id,
                                                            absl::Duration timeout)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // There is no channel, and none for a while.
+  void Fail(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   DeviceRuntime* const device_;
+  const absl::Duration first_pause_;
 
   absl::Mutex mutex_;
-  std::string session_id_ ABSL_GUARDED_BY(mutex_);  // of the latest try
+  std::string session_id_ ABSL_GUARDED_BY(mutex_);         // of the latest try
+  std::string former_session_id_ ABSL_GUARDED_BY(mutex_);  // before that
+  absl::Duration pause_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration next_try_ ABSL_GUARDED_BY(mutex_);  // on the monotonic clock
   absl::StatusOr<std::shared_ptr<DeviceChannel>> channel_ ABSL_GUARDED_BY(mutex_) =
       absl::UnavailableError("device memory: not tried yet");
   bool connecting_ ABSL_GUARDED_BY(mutex_) = false;

@@ -36,8 +36,10 @@ class HbmExport {
  public:
   static absl::StatusOr<std::unique_ptr<HbmExport>> Open(HbmTier& tier, int socket,
                                                          SendPacket send);
-  // Waits a moment for its own stream, and leaks it where that does not end.
+  // Waits a moment for its own stream, if Drain() has not.
   ~HbmExport();
+  // Waits for its own stream, and leaks it where that does not end. The last call.
+  void Drain(absl::Duration timeout);
 
   absl::StatusOr<SharedDevicePage> Share(const DevicePage& page);
   // As DeviceExport::Poll. Where the device is lost it also tells the worker, whose streams then
@@ -47,18 +49,24 @@ class HbmExport {
   // Everything that was granted so far is finished by this one.
   uint64_t last_ticket() const { return export_->last_ticket(); }
   size_t memory_count() const { return export_->memory_count(); }
+  // Pieces of memory that would be new to the worker with this page.
+  size_t NewMemoryCount(const DevicePage& page) const;
 
  private:
   explicit HbmExport(DeviceRuntime& runtime) : runtime_(runtime) {}
   absl::Status Announce(const DevicePage& page, uint64_t& arrival);
+  absl::Status Enqueue(const DevicePage& page, uint64_t first);
+  absl::Status Record();
   uint64_t* word(ExportWord which) const { return export_->flags().word(static_cast<int>(which)); }
 
   DeviceRuntime& runtime_;
   std::unique_ptr<DeviceExport> export_;
   std::unique_ptr<HostRegistration> registration_;  // of its flag page
   std::unique_ptr<DeviceStream> stream_;
-  std::unique_ptr<DeviceEvent> told_;  // behind all work of the stream
+  std::unique_ptr<DeviceEvent> told_;  // behind all work of the stream, unless
+  bool unrecorded_ = false;            // some was put there after it
   bool recorded_ = false;
+  bool drained_ = false;
   uint64_t next_arrival_ = 1;
 };
 

@@ -99,6 +99,7 @@ TEST_F(HbmExportTest, WhatWasGrantedWaitsForItsTicket) {
   Finish();
   PAGODA_ASSERT_OK(exported_->Share(*page));
   EXPECT_EQ(exported_->memory_count(), 1u);
+  EXPECT_EQ(exported_->NewMemoryCount(*page), 0u);
   tier_->DropAll();
   page.reset();
   EXPECT_TRUE(exported_->Poll());
@@ -108,6 +109,18 @@ TEST_F(HbmExportTest, WhatWasGrantedWaitsForItsTicket) {
   worker_.RunUntilIdle();
   EXPECT_TRUE(exported_->Poll());
   EXPECT_EQ(UsedBytes(), 0);
+}
+
+// What was put on the stream before a failure is awaited, too: it writes into the flag page.
+TEST_F(HbmExportTest, AFailureHalfWayLeavesNoWorkBehind) {
+  const DevicePagePtr page = Promoted(1);
+  ASSERT_GE(page->group_count(), 2u);
+  daemon_.FailNext(HostCall::kFlag, absl::InternalError("injected"), /*skipped=*/1);
+  daemon_.FailNext(HostCall::kRecord, absl::InternalError("injected"));
+  EXPECT_THAT(exported_->Share(*page), StatusIs(absl::StatusCode::kInternal, "injected"));
+  EXPECT_EQ(exported_->memory_count(), 0u);
+  exported_.reset();
+  EXPECT_EQ(daemon_.unfinished_count(), 0);
 }
 
 TEST_F(HbmExportTest, ALostDeviceHoldsUpNoStream) {

@@ -1,7 +1,6 @@
 #include "storage/hbm_tier.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -62,9 +61,7 @@ absl::StatusOr<std::shared_ptr<DevicePage>> HbmTier::Prepare(const HostPage& pag
   for (size_t i = 0; i < page.segment_count(); ++i) {
     const auto bytes = static_cast<int64_t>(page.padded_segment(i).size());
     absl::StatusOr<DeviceSlab> slab = pool_->Allocate(page.header().scope, bytes);
-    // What is in limbo comes back by itself: for that much nothing more has to go.
-    while (absl::IsResourceExhausted(slab.status()) && pool_->usage().limbo_bytes < bytes &&
-           EvictOne()) {
+    while (absl::IsResourceExhausted(slab.status()) && MakeRoom(page.header().scope, bytes)) {
       slab = pool_->Allocate(page.header().scope, bytes);
     }
     if (!slab.ok()) return slab.status();
@@ -87,13 +84,12 @@ Move HbmTier::MoveOf(const HostPagePtr& page, const std::shared_ptr<DevicePage>&
   }
   move.keep = {page, target};
   move.timeout = options_.copy_timeout;
-  move.done = [this, id = target.get()](const absl::Status& status) {
-    if (!status.ok()) Failed(id);
-  };
+  // The move keeps the page until then.
+  move.done = [this, target = target.get()](const absl::Status& status) { Ended(*target, status); };
   return move;
 }
 
-absl::StatusOr<DevicePagePtr> HbmTier::Promote(const HostPagePtr& page) {
+absl::StatusOr<DevicePagePtr> HbmTier::Promote(const HostPagePtr& page, bool keep) {
   const RecordKey& record = page->header().record;
   if (DevicePagePtr here = Find(record); here != nullptr && here->header() == page->header()) {
     return here;
@@ -116,8 +112,7 @@ absl::StatusOr<DevicePagePtr> HbmTier::Promote(const HostPagePtr& page) {
     ++stats_.refused_count;
     return status;
   }
-  ++stats_.promoted_count;
-  stats_.promoted_bytes += (*prepared)->bytes_;
+  if (!keep) return *prepared;
   replaced = Take(record);
   // One that has failed already stays out; its holder sees it.
   const std::optional<absl::Status> result = (*prepared)->arrival_->result();
@@ -150,6 +145,13 @@ void HbmTier::Drop(const RecordKey& record) {
   gone = Take(record);
 }
 
+void HbmTier::Drop(const DevicePage& page) {
+  std::shared_ptr<DevicePage> gone;  // let go after the lock
+  absl::MutexLock lock(&mutex_);
+  const auto it = pages_.find(page.header().record);
+  if (it != pages_.end() && it->second.page.get() == &page) gone = Take(page.header().record);
+}
+
 void HbmTier::DropAll() {
   absl::flat_hash_map<RecordKey, Entry> gone;  // let go after the lock
   absl::MutexLock lock(&mutex_);
@@ -157,25 +159,75 @@ void HbmTier::DropAll() {
   uses_.clear();
 }
 
-void HbmTier::Failed(const DevicePage* page) {
-  std::shared_ptr<DevicePage> gone;  // let go after the lock
-  absl::MutexLock lock(&mutex_);
-  ++stats_.failed_count;
-  const auto it = pages_.find(page->header().record);
-  if (it != pages_.end() && it->second.page.get() == page) gone = Take(page->header().record);
+void HbmTier::Ended(const DevicePage& page, const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (status.ok()) {
+      ++stats_.promoted_count;
+      stats_.promoted_bytes += page.bytes_;
+      return;
+    }
+    ++stats_.failed_count;
+  }
+  Drop(page);
 }
 
-bool HbmTier::EvictOne() {
-  std::shared_ptr<DevicePage> gone;  // let go after the lock
-  absl::MutexLock lock(&mutex_);
-  for (const RecordKey& record : uses_) {
-    // The tier's own reference alone: nobody can get another without the lock.
-    if (pages_[record].page.use_count() > 1) continue;
-    gone = Take(record);
-    ++stats_.evicted_count;
-    return true;
+bool HbmTier::MayGo(const Entry& entry) const {
+  // The tier's own reference alone: nobody can get another without the lock.
+  return entry.page.use_count() == 1 && pool_->AreUnread(entry.page->slabs_);
+}
+
+std::set<uint32_t> HbmTier::ChunksToEmpty(const ScopeId& scope) const {
+  std::vector<std::optional<size_t>> in_the_way = pool_->SlabsInTheWay(scope);
+  for (const auto& [record, entry] : pages_) {
+    if (!MayGo(entry)) continue;
+    for (const DeviceSlab& slab : entry.page->slabs_) {
+      std::optional<size_t>& left = in_the_way[slab.place().chunk];
+      if (left.has_value() && *left > 0) --*left;
+    }
   }
-  return false;
+  std::set<uint32_t> chunks;
+  for (uint32_t chunk = 0; chunk < in_the_way.size(); ++chunk) {
+    if (in_the_way[chunk] == size_t{0}) chunks.insert(chunk);
+  }
+  return chunks;
+}
+
+bool HbmTier::MakeRoom(const ScopeId& scope, int64_t bytes) {
+  std::vector<std::shared_ptr<DevicePage>> gone;  // let go after the lock
+  absl::MutexLock lock(&mutex_);
+  std::optional<std::set<uint32_t>> chunks;  // counted only when one is needed
+  std::optional<uint32_t> emptied;
+  std::vector<RecordKey> leaving;
+  for (const RecordKey& record : uses_) {
+    const Entry& entry = pages_.find(record)->second;
+    const std::vector<DeviceSlab>& slabs = entry.page->slabs_;
+    const auto lies_in = [&](uint32_t chunk) {
+      return std::any_of(slabs.begin(), slabs.end(),
+                         [chunk](const DeviceSlab& slab) { return slab.place().chunk == chunk; });
+    };
+    // Once a chunk is chosen, all of its pages go and no others.
+    if (emptied.has_value()) {
+      if (lies_in(*emptied)) leaving.push_back(record);
+      continue;
+    }
+    if (!MayGo(entry)) continue;
+    const bool own = entry.page->header().scope == scope &&
+                     std::any_of(slabs.begin(), slabs.end(),
+                                 [bytes](const DeviceSlab& slab) { return slab.bytes() == bytes; });
+    if (own) {
+      leaving.push_back(record);
+      break;
+    }
+    if (!chunks.has_value()) chunks = ChunksToEmpty(scope);
+    const auto found = std::find_if(chunks->begin(), chunks->end(), lies_in);
+    if (found == chunks->end()) continue;
+    emptied = *found;
+    leaving.push_back(record);
+  }
+  for (const RecordKey& record : leaving) gone.push_back(Take(record));
+  stats_.evicted_count += static_cast<int64_t>(gone.size());
+  return !gone.empty();
 }
 
 HbmTierStats HbmTier::stats() const {
@@ -183,6 +235,7 @@ HbmTierStats HbmTier::stats() const {
   HbmTierStats stats = stats_;
   stats.page_count = static_cast<int64_t>(pages_.size());
   for (const auto& [record, entry] : pages_) {
+    stats.page_bytes += entry.page->bytes();
     ++stats.pages_by_precision[PrecisionOf(entry.page->header().planes)];
   }
   return stats;

@@ -1,5 +1,6 @@
 // Pages of host memory that device memory has too, for readers on the GPU: copied layer by layer
-// when they are asked for, dropped in the order of their last use when room is needed. Every page
+// when they are asked for, dropped in the order of their last use when room is needed: those whose
+// room the new page can have, since chunks that somebody maps stay with their scope. Every page
 // here is in host memory or on SSD as well, so a full tier, a refused copy or a lost device costs
 // time only.
 //
@@ -9,11 +10,13 @@
 // Ownership  who holds a DevicePagePtr may read it until it lets go: streams that still read it
 //            leave a fence on its slabs first (DeviceSlab::KeepUntil). Pages go before the tier,
 //            the tier before the runtime
-// Errors     RESOURCE_EXHAUSTED  every page here is in use, or too much is under way
+// Errors     RESOURCE_EXHAUSTED  every page that could make way is in use, or too much is under way
+//            ABORTED             as DevicePool
 //            UNAVAILABLE         the device is lost
 //            others as in runtime.h. After any of them the page is read from host memory
 // Limits     HbmTierOptions
-// Cost       Find: a look-up. Promote: one batched copy for each group of layers, no waiting
+// Cost       Find: a look-up. Promote: one batched copy for each group of layers, no waiting; room
+//            that has to come from another scope or size: O(slabs here)
 #pragma once
 
 #include <cstdint>
@@ -21,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -84,8 +88,9 @@ using DevicePagePtr = std::shared_ptr<const DevicePage>;
 
 struct HbmTierStats {
   int64_t page_count = 0;
+  int64_t page_bytes = 0;
   std::map<Precision, int64_t> pages_by_precision;
-  int64_t promoted_count = 0;
+  int64_t promoted_count = 0;  // copies that ended well
   int64_t promoted_bytes = 0;
   int64_t evicted_count = 0;  // made way
   int64_t refused_count = 0;  // no room, or the device would not
@@ -100,13 +105,16 @@ class HbmTier {
                                                          const HbmTierOptions& options);
   ~HbmTier();
 
-  // The page here, or one that is on its way from now on. Another encoding under the same key takes
-  // its place.
-  absl::StatusOr<DevicePagePtr> Promote(const HostPagePtr& page) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The page here, or one that is on its way from now on. `keep`: for others to find, too, in the
+  // place of another encoding under the same key.
+  absl::StatusOr<DevicePagePtr> Promote(const HostPagePtr& page, bool keep = true)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Null: not here.
   DevicePagePtr Find(const RecordKey& record) ABSL_LOCKS_EXCLUDED(mutex_);
   // Readers keep what they hold.
   void Drop(const RecordKey& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  // This page, and no other that has taken its place.
+  void Drop(const DevicePage& page) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropAll() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // For a mover without a thread of its own.
@@ -128,9 +136,14 @@ class HbmTier {
   absl::StatusOr<std::shared_ptr<DevicePage>> Prepare(const HostPage& page)
       ABSL_LOCKS_EXCLUDED(mutex_);
   Move MoveOf(const HostPagePtr& page, const std::shared_ptr<DevicePage>& target);
-  void Failed(const DevicePage* page) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Drops the page that nobody reads and that was used longest ago. False: there is none.
-  bool EvictOne() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Ended(const DevicePage& page, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Drops what was used longest ago of that which makes room for such a slab. False: nothing does.
+  bool MakeRoom(const ScopeId& scope, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether nobody reads it, so that its room is there at once.
+  bool MayGo(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Chunks that the scope could take if all pages in them went, which may.
+  std::set<uint32_t> ChunksToEmpty(const ScopeId& scope) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<DevicePage> Take(const RecordKey& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Constant after Create.
@@ -145,7 +158,7 @@ class HbmTier {
   std::list<RecordKey> uses_ ABSL_GUARDED_BY(mutex_);  // the latest last
   HbmTierStats stats_ ABSL_GUARDED_BY(mutex_);
 
-  std::unique_ptr<TierMover> mover_;  // last: its thread calls Failed
+  std::unique_ptr<TierMover> mover_;  // last: its thread calls Ended
 };
 
 }  // namespace pagoda

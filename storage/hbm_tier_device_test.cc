@@ -82,6 +82,7 @@ TEST(HbmTierDeviceTest, StreamsReadLayersOfPromotedPages) {
       for (uint32_t round = 0; round < kRounds; ++round) {
         const uint32_t token = (round * 5 + t * 11) % kPages;
         const auto page = tier->Promote(pages[token]);
+        if (absl::IsResourceExhausted(page.status())) continue;  // all are in use, or just copied
         PAGODA_ASSERT_OK(page);
         ASSERT_TRUE(reader.Sees(**page, Page(token))) << "thread " << t << " round " << round;
       }

@@ -80,9 +80,12 @@ TEST_F(HbmTierTest, APageComesLayerByLayerAndOnce) {
   PAGODA_ASSERT_OK((*promoted)->WaitLayer(*consumer, 0));
   PAGODA_ASSERT_OK((*promoted)->AwaitAll(kLong));
   EXPECT_TRUE(HasBytes(**promoted, page));
+  EXPECT_EQ(tier_->stats().promoted_count, 0);  // not before it is known
   Finish();
   EXPECT_EQ(host_->usage().slab_count, 0);
   EXPECT_EQ(tier_->stats().promoted_count, 1);
+  EXPECT_EQ(tier_->stats().promoted_bytes, (*promoted)->bytes());
+  EXPECT_EQ(tier_->stats().page_bytes, (*promoted)->bytes());
   EXPECT_EQ(tier_->pool().usage().used_bytes, (*promoted)->bytes());
 }
 
@@ -114,23 +117,74 @@ TEST_F(HbmTierTest, TheLeastRecentlyUsedGoesAndWhatIsReadStays) {
   EXPECT_EQ(tier_->stats().refused_count, 2);
 }
 
-TEST_F(HbmTierTest, SlabsThatAreStillReadCostNoFurtherPages) {
+TEST_F(HbmTierTest, OnlyPagesThatNobodyReadsMakeWay) {
   Open(Schedule::kManual, 2 * kMiB);
   const TimelineId reader = tier_->pool().AddTimeline();
+  const auto read = [&](uint32_t token) {
+    const DevicePagePtr page = tier_->Find(Page(token).record());
+    for (size_t i = 0; i < page->segment_count(); ++i) page->segment(i).KeepUntil({reader, token});
+  };
   for (uint32_t token = 1; token <= 4; ++token) {
-    const auto page = tier_->Promote(Host(Page(token, kLarge)));
-    PAGODA_ASSERT_OK(page);
-    for (size_t i = 0; i < (*page)->segment_count(); ++i) {
-      (*page)->segment(i).KeepUntil({reader, token});
-    }
+    PAGODA_ASSERT_OK(tier_->Promote(Host(Page(token, kLarge))));
     Finish();
   }
-  EXPECT_THAT(tier_->Promote(Host(Page(5, kLarge))),
-              StatusIs(absl::StatusCode::kResourceExhausted));
-  EXPECT_EQ(tier_->stats().page_count, 3);  // one is in limbo, and enough
-  tier_->pool().Advance(reader, 1);
-  PAGODA_EXPECT_OK(tier_->Promote(Host(Page(5, kLarge))));
+  read(1);
+  tier_->Drop(Page(1).record());  // waits for its reader, and holds up nobody
+  PAGODA_ASSERT_OK(tier_->Promote(Host(Page(5, kLarge))));
   Finish();
+  EXPECT_EQ(tier_->Find(Page(2).record()), nullptr);
+  for (const uint32_t token : {3, 4, 5}) read(token);
+  EXPECT_THAT(tier_->Promote(Host(Page(6, kLarge))),
+              StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(tier_->stats().page_count, 3);
+  tier_->pool().Advance(reader, 1);
+  PAGODA_EXPECT_OK(tier_->Promote(Host(Page(6, kLarge))));
+  Finish();
+  EXPECT_EQ(tier_->stats().evicted_count, 1);
+}
+
+// Chunks that somebody maps stay with their scope: another one's page drives nothing out of them,
+// and of the others no more than one chunk's.
+TEST_F(HbmTierTest, OnlyWhatHelpsMakesWay) {
+  Open();
+  DevicePool& pool = tier_->pool();
+  const TimelineId stays = pool.AddTimeline();
+  const TimelineId leaves = pool.AddTimeline();
+  for (uint32_t token = 1; token <= 16; ++token) {
+    const auto page = tier_->Promote(Host(Page(token, kLarge)));
+    PAGODA_ASSERT_OK(page);
+    const DeviceSlab& slab = (*page)->segment(0);
+    pool.AddImporter(slab, slab.place().chunk == 2 ? leaves : stays, MemoryHandle::Kind::kMemfd);
+    Finish();
+  }
+  TestPage other = Page(17, kLarge);
+  other.tenant = "another";
+  EXPECT_THAT(tier_->Promote(Host(other)), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(tier_->stats().page_count, 16);
+  pool.EndTimeline(leaves);
+  runtime_->FailNext(HostCall::kAllocate, absl::ResourceExhaustedError("no memory"));
+  EXPECT_THAT(tier_->Promote(Host(other)), StatusIs(absl::StatusCode::kAborted));
+  EXPECT_EQ(tier_->stats().page_count, 12);
+  PAGODA_EXPECT_OK(tier_->Promote(Host(other)));
+  Finish();
+  EXPECT_EQ(tier_->stats().page_count, 13);
+  EXPECT_EQ(tier_->stats().evicted_count, 4);
+  PAGODA_EXPECT_OK(pool.CheckAccounting());
+}
+
+TEST_F(HbmTierTest, APageThatIsNotKeptIsItsHoldersAlone) {
+  Open();
+  TestPage page = Page(1);
+  const DevicePagePtr kept = *tier_->Promote(Host(page));
+  page.precision = Precision::kQ4;
+  const DevicePagePtr own = *tier_->Promote(Host(page), /*keep=*/false);
+  Finish();
+  EXPECT_TRUE(HasBytes(*own, page));
+  EXPECT_EQ(tier_->Find(page.record()), kept);
+  tier_->Drop(*own);
+  EXPECT_EQ(tier_->Find(page.record()), kept);
+  tier_->Drop(*kept);
+  EXPECT_EQ(tier_->Find(page.record()), nullptr);
 }
 
 TEST_F(HbmTierTest, AnotherEncodingTakesItsPlace) {

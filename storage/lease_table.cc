@@ -33,6 +33,7 @@ absl::StatusOr<LeaseId> LeaseTable::Grant(Lease lease, absl::Duration now, absl:
                         options_.pages_per_lease_max));
   }
   lease.expires = now + ttl;
+  lease.grant = next_grant_++;
   const auto session = sessions_.find(lease.session_id);
   if (session != sessions_.end()) {
     const auto old = session->second.by_request.find(lease.request_id);

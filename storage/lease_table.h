@@ -44,6 +44,7 @@ struct Lease {
   std::string request_id;
   ScopeId scope;
   absl::Duration expires;  // on the monotonic clock
+  uint64_t grant = 0;      // another number when it gets other pages
   std::vector<LeasedPage> pages;
 
   // The named page, or null. Cheap when pages are asked for in their order.
@@ -99,6 +100,7 @@ class LeaseTable {
   absl::btree_set<std::pair<absl::Duration, LeaseId>> by_expiry_;
   int64_t page_count_ = 0;
   LeaseId next_id_ = 1;
+  uint64_t next_grant_ = 1;
 };
 
 }  // namespace pagoda

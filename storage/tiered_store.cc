@@ -152,9 +152,11 @@ void TieredStore::Finish(Aftermath& after) {
     std::function<void(const RecordKey&)> listener;
     {
       absl::MutexLock lock(&mutex_);
-      listener = on_left_host_;
+      listener = on_left_host_;  // may have gone since the pages were noted
     }
-    for (const RecordKey& record : std::exchange(after.left_host, {})) listener(record);
+    for (const RecordKey& record : std::exchange(after.left_host, {})) {
+      if (listener != nullptr) listener(record);
+    }
   }
   if (!after.ssd_deletions.empty()) QueueDeletions(std::exchange(after.ssd_deletions, {}));
   for (const auto& event : after.events) event(*observer_);

@@ -260,7 +260,8 @@ class TieredStore {
   absl::StatusOr<SharedChunk> ShareMemory(uint64_t memfd_id) const {
     return host_->Share(memfd_id);
   }
-  bool HasLease(absl::string_view session_id, LeaseId id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // 0: there is no such lease any more. Another number once it names other pages.
+  uint64_t LeaseGrant(absl::string_view session_id, LeaseId id) ABSL_LOCKS_EXCLUDED(mutex_);
   // Record keys of a living lease, in the order of the lookup. INVALID_ARGUMENT: it has fewer.
   absl::StatusOr<std::vector<RecordKey>> LeasedKeys(absl::string_view session_id, LeaseId id,
                                                     uint32_t begin, uint32_t count)

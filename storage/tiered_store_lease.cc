@@ -90,9 +90,10 @@ absl::StatusOr<HostPagePtr> TieredStore::GetLeased(absl::string_view session_id,
   return page;
 }
 
-bool TieredStore::HasLease(absl::string_view session_id, LeaseId id) {
+uint64_t TieredStore::LeaseGrant(absl::string_view session_id, LeaseId id) {
   absl::MutexLock lock(&mutex_);
-  return leases_.Find(session_id, id, clock_.Monotonic()) != nullptr;
+  const Lease* lease = leases_.Find(session_id, id, clock_.Monotonic());
+  return lease == nullptr ? 0 : lease->grant;
 }
 
 absl::StatusOr<std::vector<RecordKey>> TieredStore::LeasedKeys(absl::string_view session_id,

@@ -52,6 +52,7 @@ absl::StatusOr<std::shared_ptr<DevicePool>> DevicePool::Create(DeviceRuntime& ru
   for (int64_t i = 0; i < options.capacity_bytes / options.chunk_bytes; ++i) {
     PAGODA_ASSIGN_OR_RETURN(auto chunk, runtime.Allocate(options.chunk_bytes, options.sharing));
     runtime.NoteFreed(chunk->data(), chunk->bytes());
+    absl::MutexLock lock(&pool->mutex_);
     pool->chunks_.push_back(std::move(chunk));
   }
   absl::MutexLock lock(&pool->clear_mutex_);
@@ -104,22 +105,42 @@ absl::StatusOr<DeviceSlab> DevicePool::Allocate(const ScopeId& scope, int64_t by
 
 absl::Status DevicePool::OpenChunk(const DeviceSlabs::TakenChunk& taken) {
   absl::Status status;
-  if (taken.clear) {
-    const DeviceBuffer& chunk = *chunks_[taken.chunk];
-    absl::MutexLock lock(&clear_mutex_);
-    runtime_.NoteOwned(chunk.data(), chunk.bytes());
-    status = clear_stream_->Clear(chunk.data(), chunk.bytes());
-    if (status.ok()) status = clear_stream_->Record(*clear_event_);
-    if (status.ok()) status = runtime_.Await(*clear_event_, options_.clear_timeout);
-    // Its clear may still be under way: the chunk is nobody's until the process ends.
-    if (absl::IsDeadlineExceeded(status)) return status;
-    runtime_.NoteFreed(chunk.data(), chunk.bytes());
+  std::unique_ptr<DeviceBuffer> fresh;  // then what it replaces; let go after the lock
+  if (taken.replace) {
+    auto allocated = runtime_.Allocate(options_.chunk_bytes, options_.sharing);
+    status = allocated.status();
+    if (status.ok()) fresh = *std::move(allocated);
+    // Another code than a full pool's: nothing that makes way in the pool would help.
+    if (absl::IsResourceExhausted(status)) status = absl::AbortedError(status.message());
   }
+  if (status.ok() && taken.clear) status = Clear(taken.chunk, fresh);
+  // Its clear may still be under way: the chunk is nobody's until the process ends.
+  if (absl::IsDeadlineExceeded(status)) return status;
   absl::MutexLock lock(&mutex_);
-  if (status.ok()) {
-    slabs_.OpenChunk(taken.chunk);
-  } else {
+  if (!status.ok()) {
     slabs_.ReturnChunk(taken.chunk);
+    return status;
+  }
+  if (fresh != nullptr) chunks_[taken.chunk].swap(fresh);
+  slabs_.OpenChunk(taken.chunk);
+  return absl::OkStatus();
+}
+
+absl::Status DevicePool::Clear(uint32_t index, std::unique_ptr<DeviceBuffer>& fresh) {
+  const DeviceBuffer* chunk = fresh.get();
+  if (chunk == nullptr) {
+    absl::MutexLock lock(&mutex_);
+    chunk = chunks_[index].get();
+  }
+  absl::MutexLock lock(&clear_mutex_);
+  runtime_.NoteOwned(chunk->data(), chunk->bytes());
+  absl::Status status = clear_stream_->Clear(chunk->data(), chunk->bytes());
+  if (status.ok()) status = clear_stream_->Record(*clear_event_);
+  if (status.ok()) status = runtime_.Await(*clear_event_, options_.clear_timeout);
+  if (absl::IsDeadlineExceeded(status)) {
+    (void)fresh.release();  // still written
+  } else {
+    runtime_.NoteFreed(chunk->data(), chunk->bytes());
   }
   return status;
 }
@@ -162,13 +183,38 @@ void DevicePool::EndTimeline(TimelineId timeline) {
   NoteFreed(freed);
 }
 
-absl::StatusOr<MemoryHandle> DevicePool::Share(const DeviceSlab& slab, TimelineId importer) {
+absl::StatusOr<MemoryHandle> DevicePool::Export(const DeviceSlab& slab) {
   PAGODA_CHECK(slab.pool_ == this);
+  const DeviceBuffer* chunk;  // stays while the slab is taken
   {
     absl::MutexLock lock(&mutex_);
-    slabs_.AddImporter(slab.place_, importer);
+    chunk = chunks_[slab.place_.chunk].get();
   }
-  return runtime_.Export(*chunks_[slab.place_.chunk]);
+  return runtime_.Export(*chunk);
+}
+
+// Legacy handles are not counted: their memory must not be freed while they are mapped.
+void DevicePool::AddImporter(const DeviceSlab& slab, TimelineId importer, MemoryHandle::Kind kind) {
+  absl::MutexLock lock(&mutex_);
+  slabs_.AddImporter(slab.place_, importer, kind == MemoryHandle::Kind::kLegacyIpc);
+}
+
+bool DevicePool::AreUnread(absl::Span<const DeviceSlab> slabs) const {
+  absl::MutexLock lock(&mutex_);
+  for (const DeviceSlab& slab : slabs) {
+    if (!slabs_.IsUnread(slab.place_)) return false;
+  }
+  return true;
+}
+
+std::vector<std::optional<size_t>> DevicePool::SlabsInTheWay(const ScopeId& scope) const {
+  absl::MutexLock lock(&mutex_);
+  return slabs_.SlabsInTheWay(scope);
+}
+
+size_t DevicePool::timeline_count() const {
+  absl::MutexLock lock(&mutex_);
+  return slabs_.timeline_count();
 }
 
 DeviceUsage DevicePool::usage() const {

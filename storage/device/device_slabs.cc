@@ -40,33 +40,32 @@ std::optional<DeviceSlabs::TakenChunk> DeviceSlabs::TakeChunk(const ScopeId& sco
   std::optional<uint32_t> found;
   for (uint32_t i = 0; i < chunks_.size(); ++i) {
     const Chunk& chunk = chunks_[i];
-    if (chunk.slab_bytes != 0) continue;
-    const bool same_scope = chunk.touched && chunk.scope == scope;
-    if (!same_scope && !chunk.importers.empty()) continue;
+    if (chunk.slab_bytes != 0 || !MayHave(chunk, scope)) continue;
+    const bool same_scope = chunk.scope == scope;
     if (!found.has_value() || same_scope) found = i;
     if (same_scope) break;
   }
   if (!found.has_value()) return std::nullopt;
   Chunk& chunk = chunks_[*found];
-  chunk.unclean |= chunk.touched && chunk.scope != scope;
-  chunk.touched = true;
-  chunk.scope = scope;
+  chunk.taker = scope;
   chunk.slab_bytes = bytes;
   chunk.closed = true;
   usage_.reserved_bytes += chunk_bytes_;
-  return TakenChunk{*found, chunk.unclean};
+  const bool changes = chunk.scope != scope;
+  return TakenChunk{*found, changes, changes && chunk.exported};
 }
 
 void DeviceSlabs::OpenChunk(uint32_t index) {
   Chunk& chunk = chunks_[index];
   PAGODA_CHECK(chunk.closed);
   chunk.closed = false;
-  chunk.unclean = false;
+  if (chunk.scope != chunk.taker) chunk.exported = false;
+  chunk.scope = chunk.taker;
   const auto slot_count = static_cast<uint32_t>(chunk_bytes_ / chunk.slab_bytes);
   chunk.slots.assign(slot_count, Slot{});
   // The stack hands out the lowest slot first.
   for (uint32_t slot = slot_count; slot-- > 0;) chunk.free_slots.push_back(slot);
-  open_chunks_[ClassKey{chunk.scope, chunk.slab_bytes}].insert(index);
+  open_chunks_[ClassKey{*chunk.scope, chunk.slab_bytes}].insert(index);
 }
 
 void DeviceSlabs::ReturnChunk(uint32_t index) {
@@ -87,12 +86,19 @@ void DeviceSlabs::Empty(uint32_t index) {
 void DeviceSlabs::Keep(const SlabPlace& place, const Fence& fence) {
   PAGODA_CHECK(IsTaken(place));
   std::vector<Fence>& fences = chunks_[place.chunk].slots[place.slot].fences;
+  // A slab that is read again and again shall remember only who may still do so.
+  std::erase_if(fences, [this](const Fence& kept) { return IsPassed(kept); });
   for (Fence& kept : fences) {
     if (kept.timeline != fence.timeline) continue;
     kept.value = std::max(kept.value, fence.value);
     return;
   }
   fences.push_back(fence);
+}
+
+bool DeviceSlabs::IsPassed(const Fence& fence) const {
+  const auto it = timelines_.find(fence.timeline);
+  return it == timelines_.end() || it->second.reached >= fence.value;
 }
 
 void DeviceSlabs::Free(const SlabPlace& place, std::vector<SlabPlace>& freed) {
@@ -102,9 +108,8 @@ void DeviceSlabs::Free(const SlabPlace& place, std::vector<SlabPlace>& freed) {
   usage_.limbo_bytes += place.bytes;
   slot.state = SlotState::kLimbo;
   for (const Fence& fence : std::exchange(slot.fences, {})) {
-    const auto it = timelines_.find(fence.timeline);
-    if (it == timelines_.end() || it->second.reached >= fence.value) continue;
-    it->second.waiting.emplace(fence.value, Waiting{place.chunk, place.slot});
+    if (IsPassed(fence)) continue;
+    timelines_.at(fence.timeline).waiting.emplace(fence.value, Waiting{place.chunk, place.slot});
     ++slot.open_fences;
   }
   if (slot.open_fences == 0) BecomeFree(place.chunk, place.slot, freed);
@@ -118,7 +123,7 @@ void DeviceSlabs::BecomeFree(uint32_t index, uint32_t slot, std::vector<SlabPlac
   chunk.slots[slot].state = SlotState::kFree;
   chunk.free_slots.push_back(slot);
   usage_.limbo_bytes -= bytes;
-  const ClassKey key{chunk.scope, bytes};
+  const ClassKey key{*chunk.scope, bytes};
   if (chunk.free_slots.size() < chunk.slots.size()) {
     open_chunks_[key].insert(index);
     return;
@@ -160,9 +165,30 @@ void DeviceSlabs::EndTimeline(TimelineId timeline, std::vector<SlabPlace>& freed
   for (Chunk& chunk : chunks_) chunk.importers.erase(timeline);
 }
 
-void DeviceSlabs::AddImporter(const SlabPlace& place, TimelineId timeline) {
+void DeviceSlabs::AddImporter(const SlabPlace& place, TimelineId timeline, bool for_good) {
   PAGODA_CHECK(IsTaken(place));
-  if (timelines_.contains(timeline)) chunks_[place.chunk].importers.insert(timeline);
+  Chunk& chunk = chunks_[place.chunk];
+  chunk.exported = true;
+  chunk.bound |= for_good;
+  if (timelines_.contains(timeline)) chunk.importers.insert(timeline);
+}
+
+bool DeviceSlabs::IsUnread(const SlabPlace& place) const {
+  PAGODA_CHECK(IsTaken(place));
+  const std::vector<Fence>& fences = chunks_[place.chunk].slots[place.slot].fences;
+  return std::all_of(fences.begin(), fences.end(),
+                     [this](const Fence& fence) { return IsPassed(fence); });
+}
+
+std::vector<std::optional<size_t>> DeviceSlabs::SlabsInTheWay(const ScopeId& scope) const {
+  std::vector<std::optional<size_t>> counts;
+  counts.reserve(chunks_.size());
+  for (const Chunk& chunk : chunks_) {
+    auto& count = counts.emplace_back();
+    if (chunk.closed || !MayHave(chunk, scope)) continue;
+    count = chunk.slots.size() - chunk.free_slots.size();
+  }
+  return counts;
 }
 
 // The generation of a taken slab may be older than its chunk's: other slabs have gone since.
@@ -191,7 +217,8 @@ absl::Status DeviceSlabs::CheckAccounting() const {
             absl::StrFormat("device slabs: chunk %d: limbo without fence", i));
       }
     }
-    const auto open = open_chunks_.find(ClassKey{chunk.scope, chunk.slab_bytes});
+    const auto open =
+        open_chunks_.find(ClassKey{chunk.scope.value_or(ScopeId{}), chunk.slab_bytes});
     const bool listed = open != open_chunks_.end() && open->second.contains(i);
     if (free_count != chunk.free_slots.size() || listed != (free_count > 0)) {
       return absl::InternalError(absl::StrFormat("device slabs: chunk %d: %d slots free, %d listed",

@@ -6,8 +6,10 @@
 //   free --TakeSlab--> taken --Free--> limbo --all fences passed--> free
 //                                      (no step of its own where none is open)
 //
-// A chunk that importers map stays with its scope until the last of them has ended. Another scope
-// gets it only then, and cleared: who maps it reads all of it.
+// A chunk that importers map stays with its scope until the last of them has ended, which bounds
+// what is held for them. Another scope gets it only then, and never the memory that others had a
+// handle of: they may have passed it on to a process that lives. Whoever gets a chunk gets it
+// cleared.
 //
 // Units    bytes
 // Threads  one at a time
@@ -54,9 +56,10 @@ class DeviceSlabs {
 
   struct TakenChunk {
     uint32_t chunk = 0;
-    bool clear = false;  // it held another scope's bytes
+    bool clear = false;    // it may hold bytes that are not this scope's
+    bool replace = false;  // others may map it: the new scope gets other memory
   };
-  // A chunk for slabs of this size, closed until OpenChunk; or back by ReturnChunk.
+  // A chunk for slabs of this size, closed until OpenChunk; or back by ReturnChunk, as it was.
   std::optional<TakenChunk> TakeChunk(const ScopeId& scope, int64_t bytes);
   void OpenChunk(uint32_t chunk);
   void ReturnChunk(uint32_t chunk);
@@ -72,11 +75,22 @@ class DeviceSlabs {
   void Advance(TimelineId timeline, uint64_t value, std::vector<SlabPlace>& freed);
   void EndTimeline(TimelineId timeline, std::vector<SlabPlace>& freed);
 
-  // The timeline's process maps the chunk of this slab. REQUIRES: the place is taken.
-  void AddImporter(const SlabPlace& place, TimelineId timeline);
+  // The timeline's process maps the chunk of this slab; `for_good`: in a way that does not let the
+  // chunk be replaced, so that it stays with its scope. REQUIRES: the place is taken.
+  void AddImporter(const SlabPlace& place, TimelineId timeline, bool for_good);
 
   DeviceUsage usage() const { return usage_; }
+  // For tests. REQUIRES: the place is taken.
+  size_t FenceCount(const SlabPlace& place) const {
+    return chunks_[place.chunk].slots[place.slot].fences.size();
+  }
+  size_t timeline_count() const { return timelines_.size(); }
   bool IsTaken(const SlabPlace& place) const;
+  // Whether it would be free at once when it is given back. REQUIRES: the place is taken.
+  bool IsUnread(const SlabPlace& place) const;
+  // For each chunk: how many of its slabs keep this scope from taking it. Empty: more than that
+  // does.
+  std::vector<std::optional<size_t>> SlabsInTheWay(const ScopeId& scope) const;
   // Counts everything again. INTERNAL names what does not add up.
   absl::Status CheckAccounting() const;
 
@@ -88,12 +102,13 @@ class DeviceSlabs {
     std::vector<Fence> fences;  // while taken
   };
   struct Chunk {
-    bool touched = false;     // a scope has had it
-    ScopeId scope;            // of the last owner while touched
-    int64_t slab_bytes = 0;   // 0: no slab in it
-    bool closed = false;      // taken, not open yet
-    bool unclean = false;     // bytes of a scope before the last may be left
-    uint64_t generation = 0;  // grows with everything that becomes free in it
+    std::optional<ScopeId> scope;  // whose bytes it holds; empty: nobody's
+    ScopeId taker;                 // while closed
+    int64_t slab_bytes = 0;        // 0: no slab in it
+    bool closed = false;           // taken, not open yet
+    bool exported = false;         // others had a handle of it
+    bool bound = false;            // in a way that keeps it with its scope
+    uint64_t generation = 0;       // grows with everything that becomes free in it
     std::vector<Slot> slots;
     std::vector<uint32_t> free_slots;  // a stack
     std::set<TimelineId> importers;
@@ -116,6 +131,10 @@ class DeviceSlabs {
     std::multimap<uint64_t, Waiting> waiting;  // by the value that is waited for
   };
 
+  static bool MayHave(const Chunk& chunk, const ScopeId& scope) {
+    return chunk.scope == scope || (chunk.importers.empty() && !chunk.bound);
+  }
+  bool IsPassed(const Fence& fence) const;
   void BecomeFree(uint32_t chunk, uint32_t slot, std::vector<SlabPlace>& freed);
   void Settle(const Waiting& waiting, std::vector<SlabPlace>& freed);
   void Empty(uint32_t chunk);

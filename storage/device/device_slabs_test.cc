@@ -17,11 +17,11 @@ const ScopeId kA = ScopeIdOf({ScopeKind::kPrivate, "a"});
 const ScopeId kB = ScopeIdOf({ScopeKind::kPrivate, "b"});
 
 std::optional<SlabPlace> Take(DeviceSlabs& slabs, const ScopeId& scope, int64_t bytes,
-                              bool* cleared = nullptr) {
+                              DeviceSlabs::TakenChunk* taken = nullptr) {
   if (auto place = slabs.TakeSlab(scope, bytes)) return place;
   const auto chunk = slabs.TakeChunk(scope, bytes);
   if (!chunk.has_value()) return std::nullopt;
-  if (cleared != nullptr) *cleared = chunk->clear;
+  if (taken != nullptr) *taken = *chunk;
   slabs.OpenChunk(chunk->chunk);
   return slabs.TakeSlab(scope, bytes);
 }
@@ -75,18 +75,63 @@ TEST(DeviceSlabsTest, AMappedChunkStaysWithItsScope) {
   DeviceSlabs slabs(1, kChunkBytes);
   const TimelineId worker = slabs.AddTimeline();
   std::vector<SlabPlace> freed;
-  bool cleared = true;
-  const SlabPlace place = *Take(slabs, kA, 4096, &cleared);
-  EXPECT_FALSE(cleared);
-  slabs.AddImporter(place, worker);
+  DeviceSlabs::TakenChunk taken;
+  const SlabPlace place = *Take(slabs, kA, 4096, &taken);
+  EXPECT_TRUE(taken.clear);  // nobody's yet, but not known to be zeros
+  EXPECT_FALSE(taken.replace);
+  slabs.AddImporter(place, worker, /*for_good=*/false);
   Free(slabs, place, {}, freed);
   EXPECT_FALSE(Take(slabs, kB, 4096).has_value());
-  const SlabPlace again = *Take(slabs, kA, 8192, &cleared);  // its own scope, another size
-  EXPECT_FALSE(cleared);
+  const SlabPlace again = *Take(slabs, kA, 8192, &taken);  // its own scope, another size
+  EXPECT_FALSE(taken.clear);
   Free(slabs, again, {}, freed);
   slabs.EndTimeline(worker, freed);
-  ASSERT_TRUE(Take(slabs, kB, 4096, &cleared).has_value());
-  EXPECT_TRUE(cleared);
+  // Whoever the worker passed its handle to may map the memory still.
+  const SlabPlace other = *Take(slabs, kB, 4096, &taken);
+  EXPECT_TRUE(taken.clear);
+  EXPECT_TRUE(taken.replace);
+  Free(slabs, other, {}, freed);
+  Take(slabs, kA, 4096, &taken);
+  EXPECT_TRUE(taken.clear);
+  EXPECT_FALSE(taken.replace);  // nobody had a handle of the new memory
+}
+
+TEST(DeviceSlabsTest, WhatCannotBeReplacedStaysWithItsScope) {
+  DeviceSlabs slabs(1, kChunkBytes);
+  const TimelineId worker = slabs.AddTimeline();
+  std::vector<SlabPlace> freed;
+  const SlabPlace place = *Take(slabs, kA, 4096);
+  slabs.AddImporter(place, worker, /*for_good=*/true);
+  Free(slabs, place, {}, freed);
+  slabs.EndTimeline(worker, freed);
+  EXPECT_FALSE(Take(slabs, kB, 4096).has_value());
+  EXPECT_TRUE(Take(slabs, kA, 4096).has_value());
+}
+
+TEST(DeviceSlabsTest, OnlyOpenFencesAreKept) {
+  DeviceSlabs slabs(2, kChunkBytes);
+  const TimelineId stream = slabs.AddTimeline();
+  std::vector<SlabPlace> freed;
+  const SlabPlace place = *Take(slabs, kA, 4096);
+  const SlabPlace beside = *Take(slabs, kA, 4096);
+  EXPECT_TRUE(slabs.IsUnread(place));
+  for (int i = 0; i < 100; ++i) {
+    const TimelineId worker = slabs.AddTimeline();
+    slabs.Keep(place, {worker, 1});
+    EXPECT_FALSE(slabs.IsUnread(place));
+    slabs.EndTimeline(worker, freed);
+  }
+  slabs.Keep(place, {stream, 1});
+  EXPECT_EQ(slabs.FenceCount(place), 1u);
+  slabs.Advance(stream, 1, freed);
+  EXPECT_TRUE(slabs.IsUnread(place));
+  EXPECT_EQ(slabs.timeline_count(), 1u);
+  // Both are in another scope's way, until somebody maps the chunk.
+  EXPECT_EQ(slabs.SlabsInTheWay(kB)[0], 2u);
+  EXPECT_EQ(slabs.SlabsInTheWay(kB)[1], 0u);
+  slabs.AddImporter(beside, stream, /*for_good=*/false);
+  EXPECT_FALSE(slabs.SlabsInTheWay(kB)[0].has_value());
+  EXPECT_EQ(slabs.SlabsInTheWay(kA)[0], 2u);
 }
 
 TEST(DeviceSlabsTest, AReturnedChunkIsFreeAndStillToBeCleared) {
@@ -95,6 +140,9 @@ TEST(DeviceSlabsTest, AReturnedChunkIsFreeAndStillToBeCleared) {
   Free(slabs, *Take(slabs, kA, 4096), {}, freed);
   slabs.ReturnChunk(slabs.TakeChunk(kB, 4096)->chunk);
   EXPECT_EQ(slabs.usage().reserved_bytes, 0);
+  const auto own = slabs.TakeChunk(kA, 4096);
+  EXPECT_FALSE(own->clear);  // its bytes are there still
+  slabs.ReturnChunk(own->chunk);
   const auto taken = slabs.TakeChunk(kB, 4096);
   ASSERT_TRUE(taken.has_value());
   EXPECT_TRUE(taken->clear);
@@ -149,7 +197,7 @@ TEST(DeviceSlabsTest, SeededRunsKeepEverySlabToItsHolder) {
         if (!one.fences.empty()) continue;
         if (random() % 4 == 0) {
           const TimelineId worker = any();
-          slabs.AddImporter(one.place, worker);
+          slabs.AddImporter(one.place, worker, /*for_good=*/false);
           importers[one.place.chunk][worker] = one.scope;
         }
         one.fences = {{any(), random() % 50}};

@@ -29,28 +29,31 @@ DeviceExport::DeviceExport(std::shared_ptr<DevicePool> pool, int socket, FlagPag
 // The caller says that the worker's reads are over. Whether it has unmapped the memory only its end
 // tells: until then its chunks go to no other scope.
 DeviceExport::~DeviceExport() {
-  if (Poll()) pool_->Advance(timeline_, UINT64_MAX);
+  (void)Poll();
+  if (sent_.empty()) {
+    pool_->EndTimeline(timeline_);
+  } else {
+    pool_->Advance(timeline_, UINT64_MAX);
+  }
 }
 
 absl::StatusOr<DeviceGrant> DeviceExport::Share(const DeviceSlab& slab) {
   if (!Poll()) return absl::UnavailableError("device export: the worker has ended");
   const SlabPlace& place = slab.place();
-  const auto [it, fresh] = sent_.try_emplace(place.chunk, uint64_t{place.chunk} + 1);
-  if (fresh) {
-    absl::StatusOr<MemoryHandle> handle = pool_->Share(slab, timeline_);
-    absl::Status status = handle.status();
-    if (status.ok()) {
-      ExportedMemory memory{it->second, *std::move(handle)};
-      status = send_(EncodeExport(memory), memory.handle.fd.get());
-    }
-    if (!status.ok()) {
-      sent_.erase(it);
-      return status;
-    }
+  const uint64_t memory_id = uint64_t{place.chunk} + 1;
+  if (!sent_.contains(place.chunk)) {
+    PAGODA_ASSIGN_OR_RETURN(MemoryHandle handle, pool_->Export(slab));
+    const ExportedMemory memory{memory_id, std::move(handle)};
+    const absl::Status status = send_(EncodeExport(memory), memory.handle.fd.get());
+    if (absl::IsResourceExhausted(status)) return status;
+    // After another error, too, the worker may have it.
+    pool_->AddImporter(slab, timeline_, memory.handle.kind);
+    sent_.insert(place.chunk);
+    PAGODA_RETURN_IF_ERROR(status);
   }
   const uint64_t ticket = next_ticket_++;
   slab.KeepUntil({timeline_, ticket});
-  return DeviceGrant{it->second, place.offset, place.bytes, ticket};
+  return DeviceGrant{memory_id, place.offset, place.bytes, ticket};
 }
 
 bool DeviceExport::Poll() {
@@ -61,6 +64,9 @@ bool DeviceExport::Poll() {
     case PeerProcess::State::kAlive:
       return true;
     case PeerProcess::State::kGone:
+      // It may live and read on: it looks at this word after its last read, so that it is told
+      // before anybody else gets its slabs.
+      StoreFlag(flags_.word(static_cast<int>(ExportWord::kLost)), 1);
       pool_->Advance(timeline_, UINT64_MAX);
       break;
     case PeerProcess::State::kEnded:

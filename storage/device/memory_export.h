@@ -23,8 +23,8 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
+#include <set>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -36,6 +36,7 @@
 namespace pagoda {
 
 // Sends a packet and, if it is not negative, a descriptor, which stays the caller's. Never waits.
+// RESOURCE_EXHAUSTED: nothing of it has left; after another error it may have.
 using SendPacket = std::function<absl::Status(absl::string_view bytes, int fd)>;
 
 // The daemon's end, one for each worker.
@@ -44,8 +45,8 @@ class DeviceExport {
   // `send`: where others write to the socket, too; null: straight to it.
   static absl::StatusOr<std::unique_ptr<DeviceExport>> Open(std::shared_ptr<DevicePool> pool,
                                                             int socket, SendPacket send = nullptr);
-  // The worker reads nothing any more, or its memory stays with its scope as long as the pool
-  // lives.
+  // The worker reads nothing any more. If it lives and was given memory, that stays with its scope
+  // as long as the pool lives.
   ~DeviceExport();
 
   // Keeps the slab from being used again until its ticket is finished.
@@ -58,6 +59,7 @@ class DeviceExport {
   uint64_t last_ticket() const { return next_ticket_ - 1; }
   // Pieces of memory that the worker was given so far.
   size_t memory_count() const { return sent_.size(); }
+  bool HasMemoryOf(const DeviceSlab& slab) const { return sent_.contains(slab.place().chunk); }
 
  private:
   DeviceExport(std::shared_ptr<DevicePool> pool, int socket, FlagPage flags, SendPacket send);
@@ -67,7 +69,7 @@ class DeviceExport {
   const PeerProcess worker_;
   const FlagPage flags_;
   const TimelineId timeline_;
-  std::map<uint32_t, uint64_t> sent_;  // chunk -> memory id
+  std::set<uint32_t> sent_;  // chunks
   uint64_t next_ticket_ = 1;
   bool ended_ = false;
 };

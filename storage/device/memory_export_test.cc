@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include <utility>
+
 #include "storage/base/check.h"
 #include "storage/base/testing/status_matchers.h"
 #include "storage/device/host_runtime.h"
@@ -17,6 +19,7 @@ namespace {
 
 constexpr int64_t kChunkBytes = int64_t{2} << 20;
 const ScopeId kA = ScopeIdOf({ScopeKind::kPrivate, "a"});
+const ScopeId kB = ScopeIdOf({ScopeKind::kPrivate, "b"});
 
 UniqueFd Memfd(int64_t bytes, int seals) {
   UniqueFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -79,8 +82,53 @@ TEST_F(MemoryExportTest, AChunkIsSentOnceAndAGrantHoldsUntilItIsFinished) {
   EXPECT_EQ(pool_->usage().limbo_bytes, 0);
   // The worker is this process and lives on: its chunk stays with the scope.
   exported_.reset();
-  EXPECT_FALSE(pool_->Allocate(ScopeIdOf({ScopeKind::kPrivate, "b"}), 4096).ok());
+  EXPECT_FALSE(pool_->Allocate(kB, 4096).ok());
   PAGODA_EXPECT_OK(pool_->Allocate(kA, 8192));
+}
+
+// Where nobody can tell whether the worker lives, its slabs go with its connection: it must see
+// that after its last read.
+TEST_F(MemoryExportTest, AWorkerThatIsCutOffIsToldBeforeItsSlabsAreUsedAgain) {
+  const UniqueFd nobodys(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));  // without a peer's pid
+  auto exported = *DeviceExport::Open(pool_, nobodys.get(),
+                                      [](absl::string_view, int) { return absl::OkStatus(); });
+  const uint64_t* lost = exported->flags().word(static_cast<int>(ExportWord::kLost));
+  auto slab = *pool_->Allocate(kA, 4096);
+  PAGODA_ASSERT_OK(exported->Share(slab));
+  slab.Reset();
+  EXPECT_TRUE(exported->Poll());
+  EXPECT_EQ(LoadFlag(lost), 0u);
+  EXPECT_EQ(pool_->usage().limbo_bytes, 4096);
+  ASSERT_EQ(shutdown(nobodys.get(), SHUT_RD), 0);
+  EXPECT_FALSE(exported->Poll());
+  EXPECT_EQ(LoadFlag(lost), 1u);
+  EXPECT_EQ(pool_->usage().limbo_bytes, 0);
+}
+
+TEST_F(MemoryExportTest, AWorkerThatWasGivenNothingLeavesNothing) {
+  const size_t before = pool_->timeline_count();
+  const auto open = [this](absl::Status sent) {
+    return *DeviceExport::Open(
+        pool_, daemon_socket_.get(),
+        [sent, first = true](absl::string_view, int) mutable {  // the flag page comes through
+          return std::exchange(first, false) ? absl::OkStatus() : sent;
+        });
+  };
+  open(absl::OkStatus());
+  auto slab = *pool_->Allocate(kA, 4096);
+  daemon_.FailNext(HostCall::kExport, absl::UnimplementedError("no descriptors"));
+  EXPECT_FALSE(open(absl::OkStatus())->Share(slab).ok());
+  EXPECT_FALSE(open(absl::ResourceExhaustedError("full"))->Share(slab).ok());
+  EXPECT_EQ(pool_->timeline_count(), before);
+  slab.Reset();
+  slab = *pool_->Allocate(kB, 4096);  // nobody maps the chunk
+  // Here it may have got the packet.
+  auto cut = open(absl::UnavailableError("cut"));
+  EXPECT_FALSE(cut->Share(slab).ok());
+  EXPECT_EQ(cut->memory_count(), 1u);
+  slab.Reset();
+  cut.reset();
+  EXPECT_FALSE(pool_->Allocate(kA, 4096).ok());
 }
 
 TEST_F(MemoryExportTest, GrantsThatPointOutsideAreRefused) {

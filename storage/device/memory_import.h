@@ -32,7 +32,8 @@ constexpr size_t kExportPacketBytes = 112;
 enum class ExportWord : int {
   kRead = 0,     // written by the worker's streams: all tickets up to this are read
   kArrived = 1,  // written by the daemon's: what it announced up to this is there
-  kLost = 2,     // not 0: the daemon's device is lost, and what kArrived says is no use
+  kLost = 2,     // not 0: what was granted holds no more, and what kArrived says is no use: the
+                 // daemon's device is lost, or the connection with nobody to tell of our end
 };
 
 // A granted slab, for the worker.

@@ -216,10 +216,12 @@ TEST(PeerLinkTest, FaultsOfTheDevice) {
       Pair pair(5);
       pair.Join();
       Rank& rank = receives ? pair.b : pair.a;
+      PeerRequest send = pair.a.Request(PeerRequest::Half::kSend);
+      PeerRequest receive = pair.b.Request(PeerRequest::Half::kReceive);
       rank.runtime.FailNext(HostCall::kCopy, absl::InternalError("injected"));
       rank.runtime.FailNext(HostCall::kRecord, absl::InternalError("injected"), skipped);
-      const absl::Status sent = pair.a.link->Start(pair.a.Request(PeerRequest::Half::kSend));
-      const absl::Status got = pair.b.link->Start(pair.b.Request(PeerRequest::Half::kReceive));
+      const absl::Status sent = pair.a.link->Start(std::move(send));
+      const absl::Status got = pair.b.link->Start(std::move(receive));
       for (int i = 0; i < 3000; ++i) pair.Step();
       pair.clock.Advance(absl::Seconds(6));
       for (int i = 0; i < 100; ++i) pair.Step();

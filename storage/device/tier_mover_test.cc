@@ -264,9 +264,9 @@ TEST(TierMoverTest, ARefusalHalfWayKeepsWhatWasBegun) {
 TEST(TierMoverTest, ALostDeviceEndsEverything) {
   for (int64_t pieces = 0; pieces < 4 * kLayers; ++pieces) {
     Device d(static_cast<uint64_t>(pieces + 1));
-    d.runtime.FailPieceAfter(pieces);
     auto slab = d.DevicePage();
     auto other = d.DevicePage();
+    d.runtime.FailPieceAfter(pieces);
     PAGODA_ASSERT_OK(d.mover->Submit(d.Up(d.HostPage(0), slab)));
     auto down = *d.mover->Submit(d.Down(other, d.HostPage(1)));
     slab.reset();

@@ -37,8 +37,35 @@ class DeviceMemoryTest : public DeviceTest {
     return client.MapDevice(*hit, Keys(chain), {});
   }
 
+  // Test pages are of that scope of acme's.
+  void StartWithTokens(int scope) {
+    const std::string path = daemon_.folder() + "/tokens.yaml";
+    std::ofstream(path) << "tokens:\n"
+                           "  - {token: acme-token-000001, tenant: acme, groups: [legal]}\n"
+                           "  - {token: view-token-000001, tenant: acme, push: false}\n";
+    ::chmod(path.c_str(), 0600);
+    daemon_.options().token_file = path;
+    UseDevice([] { return std::make_unique<HostRuntime>(); });
+    daemon_.Start();
+    wire_ = std::make_unique<WireClient>(daemon_.server().address(), "acme-token-000001");
+    scope_ = wire_->Hello(spec_)->scopes(scope);
+    PAGODA_ASSERT_OK(wire_->OpenSession());
+  }
+
+  std::unique_ptr<client::DevicePages> MapOfAGroup() {
+    StartWithTokens(/*scope=*/1);
+    const auto chain = Document(2);
+    Push(chain);
+    client_ = DeviceClient(&device_, 256, "acme-token-000001");
+    client::LookupQuery query;
+    query.chains = {{client_->FindScope({ScopeKind::kGroup, "legal"})->id, Keys(chain)}};
+    const auto hit = client_->Lookup(query);
+    return *client_->MapDevice(*hit, Keys(chain), {});
+  }
+
   HostRuntime device_;  // the worker's
   HostRuntime* daemon_device_ = nullptr;
+  std::unique_ptr<client::Client> client_;  // of MapOfAGroup
 };
 
 TEST_F(DeviceMemoryTest, ADeviceThatIsNamedMustOpen) {
@@ -123,6 +150,7 @@ TEST_F(DeviceMemoryTest, ALostDeviceIsAnAnswer) {
   EXPECT_EQ((*after)->there_count(), 0u);
   EXPECT_THAT((*after)->Page(0), StatusIs(StatusCode::kUnavailable));
   EXPECT_EQ(Fallbacks("lost"), 2);
+  EXPECT_EQ((*Map(*client, chain))->there_count(), 0u);  // what was there is no use, either
   EXPECT_EQ(Metric("pagoda_hbm_lost"), 1);
   const absl::Time end = absl::Now() + kLong;
   while ((*pages)->StillValid() && absl::Now() < end) absl::SleepFor(absl::Milliseconds(1));
@@ -148,7 +176,67 @@ TEST_F(DeviceMemoryTest, WhatCannotBeExportedIsReadFromHostMemory) {
   const auto other = DeviceClient(&device_);
   EXPECT_THAT(Map(*other, chain), StatusIs(StatusCode::kUnimplemented, "another driver"));
   EXPECT_FALSE(Map(*other, chain).ok());
+  absl::SleepFor(absl::Milliseconds(120));  // it is not tried again
+  EXPECT_THAT(Map(*other, chain), StatusIs(StatusCode::kUnimplemented, "another driver"));
   ExpectPushed(Fetch(*other, chain), chain);
+}
+
+// One slow answer or a refusal that may pass does not turn device memory off.
+TEST_F(DeviceMemoryTest, WhatFailedOnceIsTriedAgain) {
+  StartWithDevice();
+  const auto chain = Document(2);
+  Push(chain);
+  daemon_device_->FailNext(HostCall::kRegister, absl::ResourceExhaustedError("memlock"));
+  const auto client = DeviceClient(&device_);
+  EXPECT_THAT(Map(*client, chain), StatusIs(StatusCode::kResourceExhausted, "memlock"));
+  const absl::Time end = absl::Now() + kLong;
+  while (!Map(*client, chain).ok() && absl::Now() < end) absl::SleepFor(absl::Milliseconds(5));
+  // A lease that is over before the answer comes.
+  auto hit = Find(*client, chain);
+  PAGODA_ASSERT_OK(hit);
+  absl::StatusOr<std::unique_ptr<client::DevicePages>> pages = absl::AbortedError("not asked");
+  while (absl::IsAborted(pages.status())) {
+    hit->lease_until = SystemClock().Monotonic() + absl::Microseconds(20);
+    pages = client->MapDevice(*hit, Keys(chain), {});
+  }
+  PAGODA_ASSERT_OK(pages);
+  EXPECT_EQ((*pages)->there_count(), 2u);
+  EXPECT_EQ((*Map(*client, chain))->there_count(), 2u);
+}
+
+// A lease that was granted anew for other pages holds those alone.
+TEST_F(DeviceMemoryTest, WhatALeaseNamesNoMoreIsNotHeld) {
+  StartWithDevice();
+  const auto before = Document(4, 1);
+  const auto after = Document(2, 2);
+  Push(before);
+  Push(after);
+  const auto client = DeviceClient(&device_);
+  client::LookupQuery query;
+  query.request_id.bytes[0] = 1;
+  const auto scope = client->FindScope({ScopeKind::kPrivate, ""})->id;
+  client::LeaseId lease;
+  for (const auto& chain : {before, after}) {
+    query.chains = {{scope, Keys(chain)}};
+    const auto hit = client->Lookup(query);
+    PAGODA_ASSERT_OK(hit);
+    lease = hit->lease;
+    const auto pages = client->MapDevice(*hit, Keys(chain), {});
+    PAGODA_ASSERT_OK(pages);
+    EXPECT_EQ((*pages)->there_count(), chain.size());
+  }
+  EvictAll();
+  EXPECT_TRUE(HbmBytesBecome(2 * 512 * 1024));
+  client->Release(lease);
+}
+
+TEST_F(DeviceMemoryTest, WithoutSharedMemoryItIsNoUse) {
+  UseDevice([] { return std::make_unique<HostRuntime>(); });
+  daemon_.options().shm.socket = "/" + std::string(200, 'x');
+  EXPECT_THAT(daemon_.TryStart(), StatusIs(StatusCode::kInvalidArgument, "hbm.device: 0"));
+  daemon_.options().hbm.device = "auto";
+  Start();
+  EXPECT_FALSE(wire_->Status()->tiers(2).present());
 }
 
 // A daemon that goes leaves no stream waiting.
@@ -170,17 +258,7 @@ TEST_F(DeviceMemoryTest, PagesOfADaemonThatIsGoneAreNotWaitedFor) {
 }
 
 TEST_F(DeviceMemoryTest, OnlyWhoMayPushMapsDeviceMemory) {
-  const std::string path = daemon_.folder() + "/tokens.yaml";
-  std::ofstream(path) << "tokens:\n"
-                         "  - {token: acme-token-000001, tenant: acme, admin: true}\n"
-                         "  - {token: view-token-000001, tenant: acme, push: false}\n";
-  ::chmod(path.c_str(), 0600);
-  daemon_.options().token_file = path;
-  UseDevice([] { return std::make_unique<HostRuntime>(); });
-  daemon_.Start();
-  wire_ = std::make_unique<WireClient>(daemon_.server().address(), "acme-token-000001");
-  scope_ = wire_->Hello(spec_)->scopes(0);
-  PAGODA_ASSERT_OK(wire_->OpenSession());
+  StartWithTokens(/*scope=*/0);
   const auto chain = Document(2);
   Push(chain);
   const auto owner = DeviceClient(&device_, 256, "acme-token-000001");
@@ -191,6 +269,19 @@ TEST_F(DeviceMemoryTest, OnlyWhoMayPushMapsDeviceMemory) {
   EXPECT_THAT((*pages)->Page(0), StatusIs(StatusCode::kPermissionDenied));
   EXPECT_EQ(Fallbacks("scope"), 2);
   ExpectPushed(Fetch(*viewer, chain), chain);
+}
+
+// Who maps a chunk could alter what others read.
+TEST_F(DeviceMemoryTest, SharedScopesAreNotLent) {
+  const auto pages = MapOfAGroup();
+  EXPECT_EQ(pages->there_count(), 0u);
+  EXPECT_THAT(pages->Page(0), StatusIs(StatusCode::kPermissionDenied, "hbm.shared_scopes"));
+  EXPECT_EQ(Fallbacks("scope"), 2);
+}
+
+TEST_F(DeviceMemoryTest, SharedScopesAreLentWhereTheSettingsSaySo) {
+  daemon_.options().hbm.shared_scopes = true;
+  EXPECT_EQ(MapOfAGroup()->there_count(), 2u);
 }
 
 // Removed or replaced in host memory: gone from the device. Out of its lease: no answer.
