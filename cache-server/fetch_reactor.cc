@@ -23,10 +23,9 @@ class FetchReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byte
 
   void Start(std::shared_ptr<FetchReactor> self) {
     self_ = std::move(self);
-    if (absl::Status status = context_.callers.Identify(call_->client_metadata()).status();
-        !status.ok()) {
-      return EndWith(status);
-    }
+    absl::StatusOr<CallerPtr> caller = context_.callers.Identify(call_->client_metadata());
+    if (!caller.ok()) return EndWith(caller.status());
+    caller_ = *std::move(caller);
     StartRead(&incoming_);
   }
 
@@ -42,22 +41,19 @@ class FetchReactor : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byte
   void OnAnswered(bool written) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  struct Request {
-    CallerPtr caller;
-    v1::FetchRequest fields;
-  };
-  absl::StatusOr<Request> Parse();
-  absl::Status JoinSession(const Request& request);
+  absl::StatusOr<v1::FetchRequest> Parse();
+  absl::Status JoinSession(const v1::FetchRequest& request);
   // Now if no answer is under way, else after it.
   void EndWith(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   ServiceContext& context_;
   grpc::CallbackServerContext* const call_;
   std::shared_ptr<FetchReactor> self_;  // until OnDone()
+  CallerPtr caller_;                    // set before the first read
   grpc::ByteBuffer incoming_;           // gRPC's while a read is under way
   // Set by the first request, then constant.
   bool joined_ = false;
-  std::string session_;
+  SessionId session_;
 
   absl::Mutex mutex_;
   std::shared_ptr<FetchAnswer> answer_ ABSL_GUARDED_BY(mutex_);  // null: waits for a request
@@ -77,10 +73,10 @@ void FetchReactor::OnReadDone(bool ok) {
     answer_ = answer;
     answer_until_ = context_.clock.Monotonic() + context_.options.lease;
   }
-  const absl::StatusOr<Request> request = Parse();
+  const absl::StatusOr<v1::FetchRequest> request = Parse();
   absl::Status status = request.status();
   if (status.ok()) status = JoinSession(*request);
-  if (status.ok()) return answer->Start(*request->caller, request->fields);
+  if (status.ok()) return answer->Start(*caller_, *request);
   if (!joined_) {  // no session would ever end this stream
     absl::MutexLock lock(&mutex_);
     ending_ = true;
@@ -89,31 +85,26 @@ void FetchReactor::OnReadDone(bool ok) {
   answer->Refuse(status);
 }
 
-absl::StatusOr<FetchReactor::Request> FetchReactor::Parse() {
-  Request request;
-  // Each time: what a token may do can change while the stream is open.
-  PAGODA_ASSIGN_OR_RETURN(request.caller, context_.callers.Identify(call_->client_metadata()));
+absl::StatusOr<v1::FetchRequest> FetchReactor::Parse() {
   if (incoming_.Length() > static_cast<size_t>(context_.options.limits.control_message_bytes_max)) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("message of %d bytes, control_message_bytes_max is %d", incoming_.Length(),
                         context_.options.limits.control_message_bytes_max));
   }
-  if (!grpc::SerializationTraits<v1::FetchRequest>::Deserialize(&incoming_, &request.fields).ok()) {
+  v1::FetchRequest request;
+  if (!grpc::SerializationTraits<v1::FetchRequest>::Deserialize(&incoming_, &request).ok()) {
     return absl::InvalidArgumentError("message: malformed bytes");
   }
   return request;
 }
 
-absl::Status FetchReactor::JoinSession(const Request& request) {
+absl::Status FetchReactor::JoinSession(const v1::FetchRequest& request) {
   if (joined_) {
-    if (request.fields.session_id() == session_) return absl::OkStatus();
+    if (request.session_id() == session_.view()) return absl::OkStatus();
     return absl::InvalidArgumentError("session_id: not that of the stream's first request");
   }
-  PAGODA_ASSIGN_OR_RETURN(const SessionId session,
-                          ParseId<SessionId>("session_id", request.fields.session_id()));
-  PAGODA_RETURN_IF_ERROR(
-      context_.sessions.AddFetchStream(session, request.caller->tenant(), self_));
-  session_ = request.fields.session_id();
+  PAGODA_ASSIGN_OR_RETURN(session_, ParseId<SessionId>("session_id", request.session_id()));
+  PAGODA_RETURN_IF_ERROR(context_.sessions.AddFetchStream(session_, caller_->tenant(), self_));
   joined_ = true;
   return absl::OkStatus();
 }
@@ -172,10 +163,7 @@ void FetchReactor::CheckProgress(absl::Duration now) {
 }
 
 void FetchReactor::OnDone() {
-  if (joined_) {
-    const absl::StatusOr<SessionId> session = ParseId<SessionId>("session_id", session_);
-    context_.sessions.RemoveStream(*session, this);
-  }
+  if (joined_) context_.sessions.RemoveStream(session_, this);
   self_.reset();
 }
 

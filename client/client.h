@@ -152,7 +152,7 @@ enum class PlaneOrder : uint8_t {
   kLayers,  // the first layers of all pages, then later ones
   // hi, which q4 is read from, of all pages first, then lo, each layer by layer: a reader may
   // attend on hi and refine. Who asks for this takes a page at the precision of hi where lo is
-  // lost.
+  // lost. Not for models with a layer profile: the q4 of those needs some of their lo planes.
   kHighFirst,
 };
 
@@ -193,7 +193,7 @@ class PageFetch {
   // Of those pages, every segment that holds this layer or one before it is there, verified.
   virtual absl::Status WaitLayer(uint32_t layer, absl::Duration timeout) = 0;
   // The same of the planes that q4 is read from (client/high_planes.h). With kHighFirst they come
-  // before any other; UINT32_MAX: all layers.
+  // before any other, else no sooner than the layer's others may; UINT32_MAX: all layers.
   virtual absl::Status WaitHighLayer(uint32_t layer, absl::Duration timeout) = 0;
   absl::Status WaitHighPlanes(absl::Duration timeout) { return WaitHighLayer(UINT32_MAX, timeout); }
   // The whole of it. Once, and the last call.

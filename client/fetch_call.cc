@@ -74,7 +74,7 @@ class PageAssembler {
         absl::Status why = !page.end.ok() ? page.end : status.ok() ? verified : status;
         if (result.status.ok()) result.status = std::move(why);
         if (!high_first_ || !HasHigh(page)) return result;
-        Reduce(page);
+        ReduceToHigh(page.fetched.header, page.memory.own);
         ++result.reduced_pages;
       }
       result.bytes += page.fetched.header.stored_bytes();
@@ -90,7 +90,7 @@ class PageAssembler {
     FetchedPage fetched;
     FetchMemory memory;
     std::vector<uint64_t> filled;  // per segment: bytes so far, in order
-    std::vector<bool> high;        // by segment
+    std::vector<bool> high;        // by segment; with high_first_ alone
     size_t high_missing = 0;       // of them, those that are not there, verified
     absl::Status end;
   };
@@ -117,9 +117,11 @@ class PageAssembler {
     page->started = true;
     page->fetched.tier = static_cast<PageTier>(start.tier());
     page->filled.assign(header.segments.size(), 0);
-    page->high = HighSegments(header);
-    page->high_missing =
-        static_cast<size_t>(std::count(page->high.begin(), page->high.end(), true));
+    if (high_first_) {
+      page->high = HighSegments(header);
+      page->high_missing =
+          static_cast<size_t>(std::count(page->high.begin(), page->high.end(), true));
+    }
     page->fetched.header = std::move(header);
     return absl::OkStatus();
   }
@@ -146,7 +148,7 @@ class PageAssembler {
     }
     const bool promised = static_cast<size_t>(page - pages_.data()) < promised_;
     if (promised) progress_.AddSegment(entry);
-    if (page->high[segment]) {
+    if (high_first_ && page->high[segment]) {
       --page->high_missing;
       if (promised) high_progress_.AddSegment(entry);
     }
@@ -171,7 +173,7 @@ class PageAssembler {
         ++promised_;
         headers_.push_back(page.fetched.header);
         progress_.AddPage(page.fetched.header);
-        high_progress_.AddPage(HighPartOf(page.fetched.header).header);
+        if (high_first_) high_progress_.AddPage(HighPartOf(page.fetched.header).header);
       }
     }
     progress_.EndPages();
@@ -179,16 +181,6 @@ class PageAssembler {
   }
 
   static bool HasHigh(const Page& page) { return page.started && page.high_missing == 0; }
-  static void Reduce(Page& page) {
-    HighPart part = HighPartOf(page.fetched.header);
-    std::vector<kernels::AlignedBuffer> own;
-    if (!page.memory.own.empty()) {
-      for (const uint32_t segment : part.kept) own.push_back(std::move(page.memory.own[segment]));
-    }
-    page.memory.own = std::move(own);
-    page.fetched.header = std::move(part.header);
-  }
-
   static absl::Status Verify(const Page& page) {
     if (!page.end.ok()) return page.end;
     if (!page.started) return absl::DataLossError("fetch: a page did not arrive");
@@ -226,9 +218,9 @@ class GrpcPageFetch : public PageFetch, public FetchSink {
         session_id_(request.session_id()),
         request_(request.SerializeAsString()),
         until_(SystemClock().Monotonic() + timeout),
+        high_first_(request.order() == v1::PLANE_ORDER_HIGH_FIRST),
         assembler_(identity, {expected_keys.begin(), expected_keys.end()}, request.page_begin(),
-                   std::move(target), request.order() == v1::PLANE_ORDER_HIGH_FIRST, progress_,
-                   high_progress_) {
+                   std::move(target), high_first_, progress_, high_progress_) {
     Ask(/*fresh=*/false);
   }
   ~GrpcPageFetch() override {
@@ -244,7 +236,7 @@ class GrpcPageFetch : public PageFetch, public FetchSink {
     return progress_.WaitLayer(layer, Bounded(timeout));
   }
   absl::Status WaitHighLayer(uint32_t layer, absl::Duration timeout) override {
-    return high_progress_.WaitLayer(layer, Bounded(timeout));
+    return (high_first_ ? high_progress_ : progress_).WaitLayer(layer, Bounded(timeout));
   }
   FetchResult Wait() override {
     absl::Status status = WaitDone();
@@ -319,8 +311,9 @@ class GrpcPageFetch : public PageFetch, public FetchSink {
   const std::string session_id_;
   const std::string request_;
   const absl::Duration until_;  // on the monotonic clock
+  const bool high_first_;
   LayerProgress progress_;
-  LayerProgress high_progress_;  // of what q4 is read from
+  LayerProgress high_progress_;  // of what q4 is read from; with high_first_ alone
   PageAssembler assembler_;      // of the thread that OnMessage() is called by
   bool heard_ = false;           // likewise
 

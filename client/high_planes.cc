@@ -1,5 +1,7 @@
 #include "client/high_planes.h"
 
+#include <utility>
+
 namespace pagoda::client {
 namespace {
 
@@ -37,6 +39,16 @@ HighPart HighPartOf(const PageHeader& page) {
   }
   AssignOffsets(part.header);
   return part;
+}
+
+void ReduceToHigh(PageHeader& page, std::vector<kernels::AlignedBuffer>& own) {
+  HighPart part = HighPartOf(page);
+  if (!own.empty()) {
+    std::vector<kernels::AlignedBuffer> kept;
+    for (const uint32_t segment : part.kept) kept.push_back(std::move(own[segment]));
+    own = std::move(kept);
+  }
+  page = std::move(part.header);
 }
 
 }  // namespace pagoda::client

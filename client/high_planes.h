@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "kernels/aligned_buffer.h"
 #include "storage/base/page_header.h"
 
 namespace pagoda::client {
@@ -20,5 +21,8 @@ struct HighPart {
   std::vector<uint32_t> kept;
 };
 HighPart HighPartOf(const PageHeader& page);
+
+// Leaves those planes alone of a page, and of its segments' memory where that is the page's own.
+void ReduceToHigh(PageHeader& page, std::vector<kernels::AlignedBuffer>& own);
 
 }  // namespace pagoda::client

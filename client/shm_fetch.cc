@@ -55,7 +55,7 @@ class ShmPageFetch : public PageFetch {
     result.pages.reserve(pages_.size());
     for (Copying& page : pages_) {
       if (std::find(page.copied.begin(), page.copied.end(), false) != page.copied.end()) {
-        Reduce(page);
+        ReduceToHigh(page.source.header, page.memory.own);
         ++result.reduced_pages;
       }
       result.bytes += page.source.header.stored_bytes();
@@ -151,16 +151,6 @@ class ShmPageFetch : public PageFetch {
       any = true;
     }
     return any;
-  }
-
-  static void Reduce(Copying& page) {
-    HighPart part = HighPartOf(page.source.header);
-    std::vector<kernels::AlignedBuffer> own;
-    if (!page.memory.own.empty()) {
-      for (const uint32_t segment : part.kept) own.push_back(std::move(page.memory.own[segment]));
-    }
-    page.memory.own = std::move(own);
-    page.source.header = std::move(part.header);
   }
 
   const std::unique_ptr<ShmView> shm_;

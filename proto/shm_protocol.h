@@ -8,11 +8,9 @@
 //           Request kOpen              that memfd, please
 //           Request kStage             a staging area of so many bytes, please; once a connection
 //           Request kDevice            this process has that GPU, and would read pages in its
-//           memory;
-//                                      once, on a connection for that alone
+//                                      memory; once, on a connection for that alone
 //           Request kPlace             where do these pages of this lease lie in device memory?
-//           They
-//                                      are copied there
+//                                      They are copied there
 //           Request kPush | Push | u64 offsets of the page's segments in it | v1.PushRequest
 //                                      a page: the message has `page`, and nothing but
 //                                      `sequence_id` beside it. Its bytes stay as they are until
