@@ -254,6 +254,8 @@ int Run(const Flags& flags) {
 }  // namespace pagoda
 
 int main(int argc, char** argv) {
+  // One line for each handshake that fails is a log that others write.
+  ::setenv("GRPC_VERBOSITY", "none", /*replace=*/0);
   CLI::App app{
       "pagodad keeps KV-cache pages of LLM inference in host memory and on SSD, and serves "
       "them to inference workers over gRPC."};

@@ -34,6 +34,17 @@ absl::Status TlsOptions::Validate() const {
   return LoadTlsFiles({certificate, key, ca}, {}).status();
 }
 
+absl::Status CheckSecurity(const TlsOptions& tls, const std::string& target,
+                           const std::string& token) {
+  PAGODA_RETURN_IF_ERROR(tls.Validate());
+  if (token.empty() || tls.enabled() || tls.insecure || IsLocal(target)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("the token would go to %s in plain text; set tls.ca (--tls-ca) to the "
+                      "authority of the daemon's certificate, or tls.insecure (--insecure) where "
+                      "the network is trusted",
+                      target));
+}
+
 absl::Status ClientOptions::Validate() const {
   if (target.empty()) {
     return absl::InvalidArgumentError("client: target is empty; use host:port or unix:/path");
@@ -52,14 +63,7 @@ absl::Status ClientOptions::Validate() const {
   if (push_queue_bytes_max <= 0) {
     return absl::InvalidArgumentError("client: push_queue_bytes_max must be positive");
   }
-  PAGODA_RETURN_IF_ERROR(tls.Validate());
-  if (!token.empty() && !tls.enabled() && !tls.insecure && !IsLocal(target)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("client: the token would go to %s in plain text; set tls.ca (--tls-ca) to "
-                        "the authority of the daemon's certificate, or tls.insecure (--insecure) "
-                        "where the network is trusted",
-                        target));
-  }
+  PAGODA_RETURN_IF_ERROR(CheckSecurity(tls, target, token));
   return model.has_value() ? ValidateModelSpec(*model) : absl::OkStatus();
 }
 

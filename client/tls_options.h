@@ -21,4 +21,9 @@ struct TlsOptions {
   absl::Status Validate() const;
 };
 
+// What has to be right before anything is sent to that target: the files, and that a token does not
+// go to another machine in plain text. INVALID_ARGUMENT, or as proto/tls_files.h.
+absl::Status CheckSecurity(const TlsOptions& tls, const std::string& target,
+                           const std::string& token);
+
 }  // namespace pagoda::client

@@ -106,7 +106,10 @@ absl::Status ExplainError(const absl::Status& status, const ConnectionOptions& o
 
 AdminConnection::AdminConnection(ConnectionOptions options)
     : options_(std::move(options)),
-      stub_(v1::Admin::NewStub(client::MakeControlChannel(options_.daemon, options_.tls))) {}
+      settings_(client::CheckSecurity(options_.tls, options_.daemon, options_.token)),
+      stub_(settings_.ok()
+                ? v1::Admin::NewStub(client::MakeControlChannel(options_.daemon, options_.tls))
+                : nullptr) {}
 
 void AdminConnection::Prepare(grpc::ClientContext& context, absl::Duration extra) const {
   client::PrepareContext(context, options_.token, absl::Seconds(options_.timeout_seconds) + extra);
@@ -124,6 +127,7 @@ absl::StatusOr<std::vector<v1::ModelStatus>> AdminConnection::Models() {
 
 absl::StatusOr<std::vector<v1::PageRecord>> AdminConnection::Pages(
     const v1::ListPagesRequest& request) {
+  PAGODA_RETURN_IF_ERROR(settings_);
   grpc::ClientContext context;
   Prepare(context, absl::ZeroDuration());
   std::vector<v1::PageRecord> pages;

@@ -44,6 +44,7 @@ class AdminConnection {
                                                                         const Request&, Response*),
                                 const Request& request,
                                 absl::Duration extra = absl::ZeroDuration()) {
+    if (!settings_.ok()) return settings_;
     grpc::ClientContext context;
     Prepare(context, extra);
     Response response;
@@ -60,6 +61,7 @@ class AdminConnection {
   void Prepare(grpc::ClientContext& context, absl::Duration extra) const;
 
   const ConnectionOptions options_;
+  const absl::Status settings_;  // not OK: nothing is sent
   const std::unique_ptr<v1::Admin::Stub> stub_;
 };
 

@@ -1,4 +1,6 @@
 // pagoda: the command line of operators and the curious. Each command is in the file of its name.
+#include <cstdlib>
+
 #include "client/cli/commands.h"
 #include "storage/base/log.h"
 
@@ -9,6 +11,7 @@
 int main(int argc, char** argv) {
   // Libraries log to stderr; a command says what matters itself.
   pagoda::SetLogLevel(pagoda::LogLevel::kError);
+  ::setenv("GRPC_VERBOSITY", "none", /*replace=*/0);
   pagoda::cli::CommandLine commands(
       "pagoda",
       "Pagoda: a KV-cache service for LLM inference. Look at a running pagodad, steer it, measure "

@@ -2,6 +2,7 @@
 // pagoda_prefix_cache.h.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -284,6 +285,7 @@ int Run(const Flags& flags) {
 }  // namespace pagoda
 
 int main(int argc, char** argv) {
+  ::setenv("GRPC_VERBOSITY", "none", /*replace=*/0);  // what it would say, errors say
   CLI::App app("pagoda-worker: runs a Llama-family model and keeps its K and V in Pagoda pages");
   pagoda::Flags flags;
   pagoda::AddFlags(app, flags);
