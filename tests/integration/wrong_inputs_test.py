@@ -139,6 +139,12 @@ class WrongInputsTest(harness.Case):
         self.refused("pagoda", "status", "--daemon", "127.0.0.1:1", says=["127.0.0.1:1"], code=1)
         self.refused("pagoda", "status", "--daemon", "127.0.0.1:1", "--json", "/nonexistent/x",
                      says=[], code=1)
+        # One line, whatever gRPC thinks of it; and nothing is sent.
+        for daemon, flags, says in (
+                ("127.0.0.1:1", ["--tls-ca", "/nonexistent/ca"], ["tls.ca", "/nonexistent/ca"]),
+                ("192.0.2.1:70", ["--token", "secret"], ["192.0.2.1:70", "plain text"])):
+            text = self.refused("pagoda", "status", "--daemon", daemon, *flags, says=says, code=1)
+            self.assertEqual(text.count("\n"), 1, text)
 
 
 if __name__ == "__main__":
