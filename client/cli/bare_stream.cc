@@ -170,8 +170,8 @@ class BareClient::Line : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
       RemoveHold();
     }
     absl::MutexLock lock(&mutex_);
-    const auto moved = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-      return (left_ == 0 && !writing_) || done_;
+    const auto moved = [this, begun]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return (begun && left_ == 0 && !writing_) || done_;
     };
     mutex_.Await(absl::Condition(&moved));
     if (!done_) return absl::OkStatus();
