@@ -16,7 +16,8 @@ absl::Status CheckSelector(const v1::PlaneSelector& selector) {
     return absl::InvalidArgumentError(absl::StrFormat("planes.kind: %d is unknown", kind));
   }
   const auto plane = static_cast<PlaneKind>(kind);
-  if (plane != PlaneKind::kCodes && plane != PlaneKind::kRaw16 && plane != PlaneKind::kRawRows) {
+  if (plane != PlaneKind::kCodes && plane != PlaneKind::kRaw16 && plane != PlaneKind::kRawRows &&
+      plane != PlaneKind::kOpaque) {
     return absl::UnimplementedError(
         absl::StrFormat("planes.kind: %s is not served yet", std::string(PlaneKindName(plane))));
   }

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "cache-server/request_fields.h"
 #include "cache-server/version.h"
 #include "proto/wire.h"
 #include "storage/base/log.h"
@@ -13,6 +15,16 @@ namespace pagoda {
 namespace {
 
 constexpr std::array<uint32_t, 4> kPageTokens = {32, 64, 128, 256};
+
+absl::Status CheckPageTokens(uint32_t page_tokens, bool opaque) {
+  if (opaque && page_tokens >= 1 && page_tokens <= kOpaqueTokensMax) return absl::OkStatus();
+  if (std::find(kPageTokens.begin(), kPageTokens.end(), page_tokens) != kPageTokens.end()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("page_tokens: is %d, expected %s", page_tokens,
+                      opaque ? absl::StrCat("1 to ", kOpaqueTokensMax) : "32, 64, 128 or 256"));
+}
 
 absl::Status CheckVersions(const v1::HelloRequest& request) {
   const uint32_t min = request.protocol_version_min();
@@ -56,10 +68,11 @@ void FillCapabilities(const ServiceContext& context, v1::Capabilities& capabilit
   }
   capabilities.add_data_planes("grpc");
   for (const auto precision : {v1::PRECISION_Q2, v1::PRECISION_Q3, v1::PRECISION_Q4,
-                               v1::PRECISION_Q8, v1::PRECISION_RAW16}) {
+                               v1::PRECISION_Q8, v1::PRECISION_RAW16, v1::PRECISION_OPAQUE}) {
     capabilities.add_precisions(precision);
   }
-  for (const auto kind : {v1::PLANE_KIND_CODES, v1::PLANE_KIND_RAW16, v1::PLANE_KIND_RAW_ROWS}) {
+  for (const auto kind : {v1::PLANE_KIND_CODES, v1::PLANE_KIND_RAW16, v1::PLANE_KIND_RAW_ROWS,
+                          v1::PLANE_KIND_OPAQUE}) {
     capabilities.add_plane_kinds(kind);
   }
   if (context.hbm != nullptr) capabilities.add_tiers(v1::TIER_HBM);
@@ -98,10 +111,8 @@ absl::Status AnswerHello(ServiceContext& context, const Caller& caller,
   PAGODA_RETURN_IF_ERROR(CheckVersions(request));
   const uint32_t page_tokens =
       request.page_tokens() == 0 ? context.options.page_tokens : request.page_tokens();
-  if (std::find(kPageTokens.begin(), kPageTokens.end(), page_tokens) == kPageTokens.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("page_tokens: is %d, expected 32, 64, 128 or 256", page_tokens));
-  }
+  PAGODA_RETURN_IF_ERROR(CheckPageTokens(
+      page_tokens, request.has_model() && request.model().kv_dtype() == v1::KV_DTYPE_OPAQUE));
   response.set_page_tokens(page_tokens);
   for (const CallerScope& scope : caller.scopes()) {
     v1::ScopeInfo& info = *response.add_scopes();

@@ -16,8 +16,8 @@ namespace {
 constexpr double kHintSecondsMax = 3600;
 
 struct Chain {
-  uint32_t scope_index = 0;  // in Caller::scopes()
-  std::vector<RecordKey> keys;
+  uint32_t scope_index = 0;     // in Caller::scopes()
+  std::vector<RecordKey> keys;  // where parts were asked for, each key's parts together
 };
 
 struct ParsedChains {
@@ -27,23 +27,42 @@ struct ParsedChains {
   size_t longest = 0;  // keys
 };
 
+using WireParts = google::protobuf::RepeatedPtrField<v1::Part>;
+
+// What a key stands for: `part`, or each of `parts` where there are any.
+absl::StatusOr<std::vector<PartRange>> ParseParts(const v1::Part& part, const WireParts& parts,
+                                                  const ModelSpec& spec) {
+  std::vector<PartRange> ranges;
+  if (parts.empty()) {
+    PAGODA_ASSIGN_OR_RETURN(const PartRange range, ParsePart(part, spec));
+    ranges.push_back(range);
+  }
+  for (const v1::Part& wire : parts) {
+    PAGODA_ASSIGN_OR_RETURN(const PartRange range, ParsePart(wire, spec));
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
 absl::StatusOr<ParsedChains> ParseChains(
     const ServiceContext& context, const Caller& caller, absl::string_view identity,
-    const v1::Part& wire_part, const google::protobuf::RepeatedPtrField<v1::KeyChain>& chains) {
+    const v1::Part& wire_part, const WireParts& wire_parts,
+    const google::protobuf::RepeatedPtrField<v1::KeyChain>& chains) {
   ParsedChains parsed;
   PAGODA_ASSIGN_OR_RETURN(parsed.identity, ParseId<Identity>("identity", identity));
   if (chains.empty()) return absl::InvalidArgumentError("chains: is empty, expected at least one");
   size_t key_count = 0;
   for (const v1::KeyChain& chain : chains) key_count += static_cast<size_t>(chain.keys_size());
-  if (key_count > context.options.limits.batch_pages_max) {
+  const size_t part_count = std::max<size_t>(1, static_cast<size_t>(wire_parts.size()));
+  if (key_count * part_count > context.options.limits.batch_pages_max) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("chains: hold %d keys, batch_pages_max is %d", key_count,
-                        context.options.limits.batch_pages_max));
+        absl::StrFormat("chains: hold %d keys of %d parts, batch_pages_max is %d", key_count,
+                        part_count, context.options.limits.batch_pages_max));
   }
   parsed.model = context.models.Find(parsed.identity);
-  PartRange part;
+  std::vector<PartRange> parts(1);
   if (parsed.model.has_value()) {
-    PAGODA_ASSIGN_OR_RETURN(part, ParsePart(wire_part, parsed.model->spec));
+    PAGODA_ASSIGN_OR_RETURN(parts, ParseParts(wire_part, wire_parts, parsed.model->spec));
   }
   for (const v1::KeyChain& wire : chains) {
     PAGODA_ASSIGN_OR_RETURN(const ScopeId scope_id,
@@ -51,10 +70,10 @@ absl::StatusOr<ParsedChains> ParseChains(
     PAGODA_ASSIGN_OR_RETURN(const CallerScope* scope, caller.ScopeById(scope_id));
     Chain chain;
     chain.scope_index = static_cast<uint32_t>(scope - caller.scopes().data());
-    chain.keys.reserve(static_cast<size_t>(wire.keys_size()));
+    chain.keys.reserve(static_cast<size_t>(wire.keys_size()) * parts.size());
     for (const std::string& key : wire.keys()) {
       PAGODA_ASSIGN_OR_RETURN(const PageKey parsed_key, ParseId<PageKey>("chains.keys", key));
-      chain.keys.push_back(part.RecordOf(parsed_key));
+      for (const PartRange& part : parts) chain.keys.push_back(part.RecordOf(parsed_key));
     }
     parsed.longest = std::max(parsed.longest, chain.keys.size());
     parsed.chains.push_back(std::move(chain));
@@ -195,9 +214,9 @@ absl::Status AttachToSequence(ServiceContext& context, const SessionId& session,
 
 absl::Status Lookup(ServiceContext& context, const Caller& caller, const v1::LookupRequest& request,
                     v1::LookupResponse& response) {
-  PAGODA_ASSIGN_OR_RETURN(
-      const ParsedChains parsed,
-      ParseChains(context, caller, request.identity(), request.part(), request.chains()));
+  PAGODA_ASSIGN_OR_RETURN(const ParsedChains parsed,
+                          ParseChains(context, caller, request.identity(), request.part(),
+                                      request.parts(), request.chains()));
   LookupQuery terms;
   PAGODA_ASSIGN_OR_RETURN(terms.precision_min, FromWire(request.precision_min(), Precision::kNone));
   PAGODA_ASSIGN_OR_RETURN(terms.fidelity_min, FromWire(request.fidelity_min(), Precision::kNone));
@@ -298,9 +317,9 @@ absl::Status AnswerRenew(ServiceContext& context, const Caller& caller,
 
 absl::Status AnswerPrefetch(ServiceContext& context, const Caller& caller,
                             const v1::PrefetchRequest& request, v1::PrefetchResponse& response) {
-  PAGODA_ASSIGN_OR_RETURN(
-      const ParsedChains parsed,
-      ParseChains(context, caller, request.identity(), request.part(), request.chains()));
+  PAGODA_ASSIGN_OR_RETURN(const ParsedChains parsed,
+                          ParseChains(context, caller, request.identity(), request.part(),
+                                      request.parts(), request.chains()));
   const double seconds = request.deadline_seconds();
   if (!(seconds >= 0 && seconds <= kHintSecondsMax)) {
     return absl::InvalidArgumentError(

@@ -33,7 +33,9 @@ absl::StatusOr<KnownModel> FromJson(const nlohmann::json& item) {
   if (!parsed.ok()) return absl::InvalidArgumentError("a model spec is not readable");
   KnownModel model;
   PAGODA_ASSIGN_OR_RETURN(model.spec, FromWire(wire));
-  PAGODA_ASSIGN_OR_RETURN(model.ladder.fresh, ParsePrecision(item.value("ladder", "")));
+  if (model.spec.kv_dtype != KvDtype::kOpaque) {
+    PAGODA_ASSIGN_OR_RETURN(model.ladder.fresh, ParsePrecision(item.value("ladder", "")));
+  }
   model.page_tokens = item.value("page_tokens", 0u);
   model.identity = IdentityOf(model.spec);
   return model;
@@ -44,8 +46,9 @@ absl::StatusOr<KnownModel> FromJson(const nlohmann::json& item) {
 ModelRegistry::ModelRegistry(const LadderOptions& ladder, uint32_t models_max, std::string path)
     : configured_(ladder), models_max_(models_max), path_(std::move(path)) {}
 
-const Ladder& ModelRegistry::ConfiguredLadder(const std::string& model) const {
-  const auto found = configured_.models.find(model);
+Ladder ModelRegistry::ConfiguredLadder(const ModelSpec& spec) const {
+  if (spec.kv_dtype == KvDtype::kOpaque) return Ladder(Precision::kOpaque);
+  const auto found = configured_.models.find(spec.model);
   return found == configured_.models.end() ? configured_.standard : found->second;
 }
 
@@ -63,7 +66,7 @@ absl::StatusOr<Precision> ModelRegistry::Announce(const Identity& identity, cons
         absl::StrFormat("%d models are known, models_max", models_.size()));
   }
   KnownModel& model = models_[identity];
-  model = {identity, spec, ConfiguredLadder(spec.model), page_tokens, {}, {}};
+  model = {identity, spec, ConfiguredLadder(spec), page_tokens, {}, {}};
   TakeProfile(model);
   changed_ = true;
   return model.ladder.fresh;
@@ -107,7 +110,13 @@ absl::Status ModelRegistry::SetLadder(const std::optional<Identity>& identity, P
   if (identity.has_value() && !models_.contains(*identity)) {
     return absl::NotFoundError(absl::StrCat("model ", identity->hex(), " is not known here"));
   }
+  if (identity.has_value() && models_[*identity].spec.kv_dtype == KvDtype::kOpaque) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ladder: pages of ", models_[*identity].spec.model,
+                     " are an engine's own bytes (opaque) and have no other precision"));
+  }
   for (auto& [id, model] : models_) {
+    if (model.spec.kv_dtype == KvDtype::kOpaque) continue;
     if (!identity.has_value() || id == *identity) model.ladder.fresh = ladder;
   }
   changed_ = true;
@@ -143,8 +152,9 @@ void ModelRegistry::Load() {
       known = *model;
       TakeProfile(known);
       // The configuration wins over what was set by hand before the restart.
-      known.ladder = ConfiguredLadder(model->spec.model);
-      if (!configured_.models.contains(model->spec.model)) {
+      known.ladder = ConfiguredLadder(model->spec);
+      if (!configured_.models.contains(model->spec.model) &&
+          model->spec.kv_dtype != KvDtype::kOpaque) {
         known.ladder.fresh = model->ladder.fresh;
       }
     } catch (const nlohmann::json::exception&) {

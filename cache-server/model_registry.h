@@ -6,6 +6,7 @@
 // Errors   RESOURCE_EXHAUSTED  models_max
 //          NOT_FOUND           no such identity
 //          UNAVAILABLE         the file cannot be written
+//          INVALID_ARGUMENT    a ladder for opaque pages
 // A file that cannot be read is logged and ignored: clients announce their models again.
 #pragma once
 
@@ -47,7 +48,7 @@ class ModelRegistry {
   // Layers whose K keeps its lo plane at q4.
   std::vector<int32_t> KLoLayersOf(const Identity& identity) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Sets where the ladder begins; its other steps stay as configured. An absent identity means
-  // every model.
+  // every model but those of opaque pages; one of them is INVALID_ARGUMENT.
   absl::Status SetLadder(const std::optional<Identity>& identity, Precision ladder)
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<KnownModel> All() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -56,7 +57,8 @@ class ModelRegistry {
   absl::Status SaveIfChanged() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  const Ladder& ConfiguredLadder(const std::string& model) const;
+  // Opaque pages stay as they are: nobody here can read them.
+  Ladder ConfiguredLadder(const ModelSpec& spec) const;
   // Looks up its profile and says in the log if that is of another model.
   void TakeProfile(KnownModel& model) const;
 

@@ -17,15 +17,19 @@ constexpr uint64_t kBasePositionMax = uint64_t{1} << 40;  // a million times wha
 constexpr size_t kExtraBytesMax = 4096;
 
 absl::Status CheckServed(const v1::PushPage& page, const ModelSpec& spec, const PartRange& part) {
-  if (page.precision() != v1::PRECISION_RAW16) {
-    return absl::UnimplementedError(
-        absl::StrFormat("precision: %d is not taken yet, push raw16", page.precision()));
-  }
   if (page.extra_planes_size() > 0) {
     return absl::UnimplementedError("extra_planes: are not taken yet");
   }
-  if (spec.kv_dtype != KvDtype::kBf16) {
-    return absl::UnimplementedError("kv_dtype: only bf16 pages are taken yet");
+  if ((page.precision() == v1::PRECISION_OPAQUE) != (spec.kv_dtype == KvDtype::kOpaque)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "precision: %d, pages of a model are opaque if its kv_dtype is", page.precision()));
+  }
+  if (page.precision() != v1::PRECISION_RAW16 && page.precision() != v1::PRECISION_OPAQUE) {
+    return absl::UnimplementedError(
+        absl::StrFormat("precision: %d is not taken yet, push raw16", page.precision()));
+  }
+  if (spec.kv_dtype != KvDtype::kBf16 && spec.kv_dtype != KvDtype::kOpaque) {
+    return absl::UnimplementedError("kv_dtype: only bf16 and opaque pages are taken yet");
   }
   if (spec.groups[part.group].kind != GroupKind::kFull) {
     return absl::UnimplementedError("part.group: only FULL layer groups are taken yet");
@@ -99,15 +103,25 @@ absl::Status PagePush::BuildHeader(const v1::PushPage& page, const CallerScope& 
   PAGODA_ASSIGN_OR_RETURN(const PartRange part, ParsePart(page.part(), spec_));
   PAGODA_RETURN_IF_ERROR(CheckServed(page, spec_, part));
   const LayerGroup& group = spec_.groups[part.group];
-  if (page.page_tokens() > kernels::kPageTokensMax || group.head_dim > kernels::kHeadDimMax) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "page of %d tokens and head_dim %d: expected at most %d and %d", page.page_tokens(),
-        group.head_dim, kernels::kPageTokensMax, kernels::kHeadDimMax));
+  const bool opaque = spec_.kv_dtype == KvDtype::kOpaque;
+  kernels::PageShape shape;
+  if (opaque) {
+    PAGODA_RETURN_IF_ERROR(
+        kernels::ValidateOpaquePage(group.layer_count, page.opaque_layer_bytes()));
+    if (page.page_tokens() < 1 || page.page_tokens() > kOpaqueTokensMax) {
+      return absl::InvalidArgumentError(absl::StrFormat("page_tokens: is %d, expected 1 to %d",
+                                                        page.page_tokens(), kOpaqueTokensMax));
+    }
+  } else {
+    if (page.page_tokens() > kernels::kPageTokensMax || group.head_dim > kernels::kHeadDimMax) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "page of %d tokens and head_dim %d: expected at most %d and %d", page.page_tokens(),
+          group.head_dim, kernels::kPageTokensMax, kernels::kHeadDimMax));
+    }
+    shape = {static_cast<int32_t>(group.layer_count), part.head_count,
+             static_cast<int32_t>(group.head_dim), static_cast<int32_t>(page.page_tokens())};
+    PAGODA_RETURN_IF_ERROR(kernels::ValidatePageShape(shape));
   }
-  const kernels::PageShape shape = {static_cast<int32_t>(group.layer_count), part.head_count,
-                                    static_cast<int32_t>(group.head_dim),
-                                    static_cast<int32_t>(page.page_tokens())};
-  PAGODA_RETURN_IF_ERROR(kernels::ValidatePageShape(shape));
   PAGODA_ASSIGN_OR_RETURN(header_.fidelity, FromWire(page.fidelity(), Precision::kRaw16));
   if (page.base_position() > kBasePositionMax) {
     return absl::InvalidArgumentError(
@@ -126,7 +140,11 @@ absl::Status PagePush::BuildHeader(const v1::PushPage& page, const CallerScope& 
   header_.backend_tag = page.backend_tag();
   header_.pusher = caller_.pusher();
   header_.created_unix_seconds = static_cast<uint64_t>(context_.clock.UnixSeconds());
-  kernels::AppendPlanes(Precision::kRaw16, shape, header_);
+  if (opaque) {
+    kernels::AppendOpaquePlane(header_.layer_count, page.opaque_layer_bytes(), header_);
+  } else {
+    kernels::AppendPlanes(Precision::kRaw16, shape, header_);
+  }
   const size_t crc_count = static_cast<size_t>(page.segment_crc32c_size());
   if (crc_count != header_.segments.size()) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -281,7 +299,7 @@ absl::StatusOr<PushedPage> PagePush::Commit(const PageNeed& need) {
   if (pushed.outcome != CommitOutcome::kAlreadyStored) {
     int64_t payload = 0;
     for (const SegmentEntry& segment : header_.segments) payload += segment.length;
-    context_.metrics.OnPutBytes(caller_.tenant(), Precision::kRaw16, payload);
+    context_.metrics.OnPutBytes(caller_.tenant(), PrecisionOf(header_.planes), payload);
     const absl::Duration took = context_.clock.Monotonic() - start_;
     context_.metrics.OnCommitted(took);
     context_.metrics.OnTransferTook(TransferDirection::kIn, took,

@@ -31,4 +31,7 @@ struct PartRange {
 };
 absl::StatusOr<PartRange> ParsePart(const v1::Part& part, const ModelSpec& spec);
 
+// Tokens of an opaque page: an engine's own blocks are as long as it likes.
+constexpr uint32_t kOpaqueTokensMax = 4096;
+
 }  // namespace pagoda

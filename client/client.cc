@@ -66,6 +66,7 @@ absl::StatusOr<LookupResult> ClientImpl::Lookup(const LookupQuery& query) {
       Bytes(query.request_id.is_zero() ? RandomId<RequestId>() : query.request_id));
   if (!query.sequence_id.is_zero()) request.set_sequence_id(Bytes(query.sequence_id));
   FillPart(query.part, *request.mutable_part());
+  for (const PagePart& part : query.parts) FillPart(part, *request.add_parts());
   FillChains(query.chains, *request.mutable_chains());
   request.set_precision_min(ToWire(query.precision_min));
   request.set_fidelity_min(ToWire(query.fidelity_min));
@@ -115,12 +116,14 @@ absl::Status ClientImpl::Renew(const LeaseId& lease) {
   return FromGrpc(stub_->Renew(&context, request, &response));
 }
 
-absl::Status ClientImpl::Prefetch(absl::Span<const ScopeChain> chains, absl::Duration deadline) {
+absl::Status ClientImpl::Prefetch(absl::Span<const ScopeChain> chains, absl::Duration deadline,
+                                  absl::Span<const PagePart> parts) {
   PAGODA_ASSIGN_OR_RETURN(const Connection connection, Current());
   v1::PrefetchRequest request;
   request.set_session_id(connection.session_id);
   request.set_identity(Bytes(connection.identity));
   FillChains(chains, *request.mutable_chains());
+  for (const PagePart& part : parts) FillPart(part, *request.add_parts());
   request.set_deadline_seconds(absl::ToDoubleSeconds(deadline));
   grpc::ClientContext context;
   PrepareContext(context, options_.token, options_.control_timeout);

@@ -123,6 +123,10 @@ struct LookupQuery {
   RequestId request_id;    // zero: a fresh one
   SequenceId sequence_id;  // zero: none; else the pages found become pages of this sequence
   PagePart part;
+  // Instead of `part`: each key stands for its pages of these parts. They are found, and counted
+  // everywhere, key by key: page k * parts.size() + p is key k's of part p. The last key may have
+  // only some of its pages.
+  std::vector<PagePart> parts;
   bool peek = false;  // no lease, no loading
 };
 
@@ -139,6 +143,7 @@ struct LookupResult {
   absl::Duration lease_until;  // SystemClock().Monotonic(), with a margin: stop using it here
   size_t chain_index = 0;
   std::vector<FoundPage> pages;  // a contiguous prefix; empty: a miss
+  std::vector<PagePart> parts;   // those that were asked for, at least one
 };
 
 // Where the bytes of a page shall go: memory for each of its segments, stored_bytes() long, in
@@ -258,8 +263,8 @@ class DevicePages {
   virtual absl::Status ReleaseAfter(DeviceStream& stream) = 0;
 };
 
-// A full page of raw16 on its way to the daemon. Segments follow the raw16 layout of
-// kernels/page_layout.h; crc32c has one checksum each.
+// A full page of raw16 on its way to the daemon, or of opaque bytes where the model's kv_dtype is
+// that. Segments follow the layout in kernels/page_layout.h; crc32c has one checksum each.
 struct PushItem {
   ScopeId scope;
   PageKey key;
@@ -268,6 +273,8 @@ struct PushItem {
   std::vector<uint32_t> token_ids;
   uint64_t base_position = 0;
   Precision fidelity = Precision::kRaw16;
+  Precision precision = Precision::kRaw16;  // or kOpaque
+  uint32_t opaque_layer_bytes = 0;          // kOpaque: of one layer of this part
   PagePart part;
   std::vector<ByteSpan> segments;
   std::vector<uint32_t> segment_crc32c;
@@ -342,7 +349,8 @@ class Client {
   virtual void CloseSequence(const SequenceId& id) = 0;
 
   virtual absl::StatusOr<LookupResult> Lookup(const LookupQuery& query) = 0;
-  // `keys` are those of the chosen chain: what arrives under another key is refused.
+  // `keys` are those of the chosen chain, as many as it was asked with: what arrives under another
+  // key or part is refused.
   virtual absl::StatusOr<FetchResult> Fetch(const LookupResult& hit, absl::Span<const PageKey> keys,
                                             const FetchOptions& options) = 0;
   // The same, without waiting: layer by layer, or with a callback on a thread of the library.
@@ -368,7 +376,12 @@ class Client {
                                                                  const FetchOptions& options) = 0;
   virtual void Release(const LeaseId& lease) = 0;
   virtual absl::Status Renew(const LeaseId& lease) = 0;
-  virtual absl::Status Prefetch(absl::Span<const ScopeChain> chains, absl::Duration deadline) = 0;
+  // `parts` as in LookupQuery; none: all heads of group 0.
+  virtual absl::Status Prefetch(absl::Span<const ScopeChain> chains, absl::Duration deadline,
+                                absl::Span<const PagePart> parts) = 0;
+  absl::Status Prefetch(absl::Span<const ScopeChain> chains, absl::Duration deadline) {
+    return Prefetch(chains, deadline, {});
+  }
   // Time to first token, for the daemon's metrics; best effort. A zero id names no sequence.
   virtual void ReportTtft(const SequenceId& id, double seconds, uint32_t prompt_tokens,
                           uint32_t hit_tokens) = 0;

@@ -18,6 +18,24 @@ constexpr size_t kLocatedMax = 256;       // leases
 
 }  // namespace
 
+std::vector<RecordKey> ClientImpl::RecordsOf(const LookupResult& hit,
+                                             absl::Span<const PageKey> keys, uint32_t begin,
+                                             uint32_t count) const {
+  const size_t part_count = std::max<size_t>(1, hit.parts.size());
+  std::vector<RecordKey> records;
+  records.reserve(count);
+  for (size_t i = begin; i < size_t{begin} + count; ++i) {
+    const PagePart part = hit.parts.empty() ? PagePart() : hit.parts[i % part_count];
+    uint16_t heads = part.head_count;
+    if (heads == 0 && options_.model.has_value() && part.group < options_.model->groups.size()) {
+      heads =
+          static_cast<uint16_t>(options_.model->groups[part.group].kv_head_count - part.head_begin);
+    }
+    records.push_back({keys[i / part_count], part.group, part.head_begin, heads});
+  }
+  return records;
+}
+
 absl::StatusOr<ClientImpl::Pages> ClientImpl::WantedPages(const LookupResult& hit,
                                                           absl::Span<const PageKey> keys,
                                                           const FetchOptions& options) const {
@@ -25,10 +43,10 @@ absl::StatusOr<ClientImpl::Pages> ClientImpl::WantedPages(const LookupResult& hi
   const uint32_t count =
       options.page_count != 0 ? options.page_count : found - std::min(found, options.page_begin);
   if (count == 0 || options.page_begin > found || count > found - options.page_begin ||
-      keys.size() < found) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("fetch: pages %d to %d of %d found, %d keys", options.page_begin,
-                        options.page_begin + count, found, keys.size()));
+      keys.size() * std::max<size_t>(1, hit.parts.size()) < found) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "fetch: pages %d to %d of %d found, %d keys of %d parts", options.page_begin,
+        options.page_begin + count, found, keys.size(), std::max<size_t>(1, hit.parts.size())));
   }
   Pages pages;
   PAGODA_ASSIGN_OR_RETURN(pages.connection, Current());
@@ -36,14 +54,14 @@ absl::StatusOr<ClientImpl::Pages> ClientImpl::WantedPages(const LookupResult& hi
   if (left <= absl::ZeroDuration()) return absl::AbortedError("fetch: the lease is over");
   pages.begin = options.page_begin;
   pages.count = count;
-  pages.keys = keys.subspan(options.page_begin, count);
+  pages.records = RecordsOf(hit, keys, options.page_begin, count);
   pages.end = SystemClock().Monotonic() + std::min(left, options_.transfer_timeout);
   return pages;
 }
 
 ShmChannel::Wanted ClientImpl::WantedOf(const LookupResult& hit, const Pages& pages) {
-  return {hit.lease,  hit.lease_until,           pages.begin,
-          pages.keys, pages.connection.identity, pages.end - SystemClock().Monotonic()};
+  return {hit.lease,     hit.lease_until,           pages.begin,
+          pages.records, pages.connection.identity, pages.end - SystemClock().Monotonic()};
 }
 
 absl::StatusOr<std::unique_ptr<ShmView>> ClientImpl::LocatePages(const LookupResult& hit,
@@ -66,11 +84,12 @@ absl::StatusOr<std::unique_ptr<ShmView>> ClientImpl::LocatePages(const LookupRes
          !hit.pages[pages.begin + count].loading) {
     ++count;
   }
+  const std::vector<RecordKey> records = RecordsOf(hit, keys, pages.begin, count);
   PAGODA_ASSIGN_OR_RETURN(std::shared_ptr<const ShmPages> located,
                           pages.connection.shm->Locate({.lease = hit.lease,
                                                         .lease_until = hit.lease_until,
                                                         .page_begin = pages.begin,
-                                                        .keys = keys.subspan(pages.begin, count),
+                                                        .records = records,
                                                         .identity = pages.connection.identity,
                                                         .timeout = timeout}));
   absl::MutexLock lock(&mutex_);
@@ -99,7 +118,7 @@ std::unique_ptr<PageFetch> ClientImpl::StartGrpcFetch(const LeaseId& lease, cons
       std::max(pages.end - SystemClock().Monotonic(), absl::Milliseconds(1));
   request.set_deadline_seconds(absl::ToDoubleSeconds(left));
   return FetchOverGrpc(fetch_streams_, request, left, pages.connection.identity,
-                       pages.keys.subspan(done), std::move(target));
+                       absl::MakeConstSpan(pages.records).subspan(done), std::move(target));
 }
 
 std::unique_ptr<PageFetch> ClientImpl::StartShmFetch(const LookupResult& hit,
@@ -139,13 +158,9 @@ absl::StatusOr<std::unique_ptr<PageFetch>> ClientImpl::StartFetch(const LookupRe
   if (over_grpc) source = StartGrpcFetch(hit.lease, pages, options, 0);
   CombinedFetch::Rest rest;
   if (!over_grpc) {
-    // Keys outlive this call in it.
-    rest = [this, lease = hit.lease, pages, options,
-            kept = std::vector<PageKey>(pages.keys.begin(), pages.keys.end())](uint32_t done) {
+    rest = [this, lease = hit.lease, pages, options](uint32_t done) {
       CountShmFallback();
-      Pages left = pages;
-      left.keys = kept;
-      return StartGrpcFetch(lease, left, options, done);
+      return StartGrpcFetch(lease, pages, options, done);
     };
   }
   return std::make_unique<CombinedFetch>(

@@ -73,7 +73,8 @@ class ClientImpl : public Client {
                                                          const FetchOptions& options) override;
   void Release(const LeaseId& lease) override;
   absl::Status Renew(const LeaseId& lease) override;
-  absl::Status Prefetch(absl::Span<const ScopeChain> chains, absl::Duration deadline) override;
+  absl::Status Prefetch(absl::Span<const ScopeChain> chains, absl::Duration deadline,
+                        absl::Span<const PagePart> parts) override;
   void ReportTtft(const SequenceId& id, double seconds, uint32_t prompt_tokens,
                   uint32_t hit_tokens) override;
   absl::StatusOr<std::unique_ptr<Pusher>> OpenPusher(const SequenceId& sequence,
@@ -99,7 +100,7 @@ class ClientImpl : public Client {
     Connection connection;
     uint32_t begin = 0;
     uint32_t count = 0;
-    absl::Span<const PageKey> keys;
+    std::vector<RecordKey> records;
     absl::Duration end;  // on the monotonic clock
   };
 
@@ -115,6 +116,9 @@ class ClientImpl : public Client {
   Shm ConnectShm(const ServerInfo& server, const std::string& session_id);
   std::shared_ptr<ShmPushChannel> PushChannel(const Connection& connection)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of `count` pages of the hit from `begin` on.
+  std::vector<RecordKey> RecordsOf(const LookupResult& hit, absl::Span<const PageKey> keys,
+                                   uint32_t begin, uint32_t count) const;
   absl::StatusOr<Pages> WantedPages(const LookupResult& hit, absl::Span<const PageKey> keys,
                                     const FetchOptions& options) const;
   absl::StatusOr<std::unique_ptr<ShmView>> LocatePages(const LookupResult& hit,

@@ -210,7 +210,7 @@ class DeviceChannelImpl : public DeviceChannel,
   absl::Status TakePages(uint32_t count, const ShmChannel::Wanted& wanted, PacketReader& reader,
                          Answer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<PageOnDevice> PageOf(absl::string_view header, absl::string_view slabs,
-                                      const PageKey& key, const Identity& identity)
+                                      const RecordKey& record, const Identity& identity)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const UniqueFd socket_;
@@ -331,11 +331,12 @@ class DevicePagesImpl : public DevicePages {
 };
 
 absl::StatusOr<PageOnDevice> DeviceChannelImpl::PageOf(absl::string_view header,
-                                                       absl::string_view slabs, const PageKey& key,
+                                                       absl::string_view slabs,
+                                                       const RecordKey& record,
                                                        const Identity& identity) {
   PageOnDevice page;
   PAGODA_ASSIGN_OR_RETURN(page.header, DecodePageHeader(AsBytes(header)));
-  if (page.header.record.key != key || page.header.identity != identity) {
+  if (page.header.record != record || page.header.identity != identity) {
     return absl::DataLossError("device memory: page of another key or model");
   }
   if (page.header.segments.size() != slabs.size() / sizeof(shm::DeviceSlab)) {
@@ -361,7 +362,7 @@ absl::Status DeviceChannelImpl::TakePages(uint32_t count, const ShmChannel::Want
     shm::DevicePage page;
     absl::string_view header;
     absl::string_view slabs;
-    if (answer.pages.size() >= wanted.keys.size() || !reader.Take(page) ||
+    if (answer.pages.size() >= wanted.records.size() || !reader.Take(page) ||
         page.slabs > shm::kSegmentsMax || !reader.TakeBytes(page.header_bytes, header) ||
         !reader.TakeBytes(page.slabs * sizeof(shm::DeviceSlab), slabs)) {
       return Broken(absl::DataLossError("device memory: an answer that does not fit"));
@@ -370,7 +371,7 @@ absl::Status DeviceChannelImpl::TakePages(uint32_t count, const ShmChannel::Want
       answer.pages.push_back(absl::Status(static_cast<absl::StatusCode>(page.code), header));
     } else {
       answer.pages.push_back(
-          PageOf(header, slabs, wanted.keys[answer.pages.size()], wanted.identity));
+          PageOf(header, slabs, wanted.records[answer.pages.size()], wanted.identity));
     }
     answer.arrivals.push_back(page.arrival);
   }
@@ -384,7 +385,7 @@ absl::Status DeviceChannelImpl::AskForSome(const ShmChannel::Wanted& wanted, abs
   request.op = shm::Op::kPlace;
   request.lease_id = wanted.lease.bytes;
   request.page_begin = wanted.page_begin + static_cast<uint32_t>(before);
-  request.page_count = static_cast<uint32_t>(wanted.keys.size() - before);
+  request.page_count = static_cast<uint32_t>(wanted.records.size() - before);
   PAGODA_RETURN_IF_ERROR(Ask(request));
   while (true) {
     PAGODA_ASSIGN_OR_RETURN(Packet packet, Receive(end));
@@ -426,7 +427,7 @@ absl::StatusOr<std::unique_ptr<DevicePages>> DeviceChannelImpl::Map(
   }
   Answer answer;
   absl::Status status;
-  while (status.ok() && answer.pages.size() < wanted.keys.size()) {
+  while (status.ok() && answer.pages.size() < wanted.records.size()) {
     status = AskForSome(wanted, end, answer);
   }
   uint64_t ticket = 0;
@@ -439,7 +440,7 @@ absl::StatusOr<std::unique_ptr<DevicePages>> DeviceChannelImpl::Map(
   }
   mutex_.Unlock();
   if (ticket == 0 && !status.ok()) return status;
-  while (answer.pages.size() < wanted.keys.size()) {
+  while (answer.pages.size() < wanted.records.size()) {
     answer.pages.push_back(status);
     answer.arrivals.push_back(0);
   }

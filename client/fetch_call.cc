@@ -24,17 +24,17 @@ constexpr int64_t kPageBytesMax = int64_t{1} << 30;
 // Puts messages together into pages. Not thread-safe: a FetchStream hands it one at a time.
 class PageAssembler {
  public:
-  PageAssembler(const Identity& identity, std::vector<PageKey> keys, uint32_t page_begin,
+  PageAssembler(const Identity& identity, std::vector<RecordKey> records, uint32_t page_begin,
                 PageTarget target, bool high_first, LayerProgress& progress,
                 LayerProgress& high_progress)
       : identity_(identity),
-        keys_(std::move(keys)),
+        records_(std::move(records)),
         page_begin_(page_begin),
         target_(std::move(target)),
         high_first_(high_first),
         progress_(progress),
         high_progress_(high_progress),
-        pages_(keys_.size()) {}
+        pages_(records_.size()) {}
 
   // True: the answer's last message.
   absl::StatusOr<bool> Accept(const grpc::ByteBuffer& message) {
@@ -106,7 +106,7 @@ class PageAssembler {
     PAGODA_ASSIGN_OR_RETURN(Page* const page, At(start.page_index()));
     if (page->started) return absl::DataLossError("fetch: page started twice");
     PAGODA_ASSIGN_OR_RETURN(PageHeader header, DecodePageHeader(AsBytes(start.header())));
-    if (header.record.key != keys_[page - pages_.data()] || header.identity != identity_) {
+    if (header.record != records_[page - pages_.data()] || header.identity != identity_) {
       return absl::DataLossError("fetch: page of another key or model");
     }
     if (header.stored_bytes() > kPageBytesMax) {
@@ -194,7 +194,7 @@ class PageAssembler {
   }
 
   const Identity identity_;
-  const std::vector<PageKey> keys_;
+  const std::vector<RecordKey> records_;
   const uint32_t page_begin_;
   const PageTarget target_;
   const bool high_first_;
@@ -213,13 +213,13 @@ class GrpcPageFetch : public PageFetch, public FetchSink {
  public:
   GrpcPageFetch(std::shared_ptr<FetchStreams> streams, const v1::FetchRequest& request,
                 absl::Duration timeout, const Identity& identity,
-                absl::Span<const PageKey> expected_keys, PageTarget target)
+                absl::Span<const RecordKey> expected, PageTarget target)
       : streams_(std::move(streams)),
         session_id_(request.session_id()),
         request_(request.SerializeAsString()),
         until_(SystemClock().Monotonic() + timeout),
         high_first_(request.order() == v1::PLANE_ORDER_HIGH_FIRST),
-        assembler_(identity, {expected_keys.begin(), expected_keys.end()}, request.page_begin(),
+        assembler_(identity, {expected.begin(), expected.end()}, request.page_begin(),
                    std::move(target), high_first_, progress_, high_progress_) {
     Ask(/*fresh=*/false);
   }
@@ -331,10 +331,9 @@ class GrpcPageFetch : public PageFetch, public FetchSink {
 std::unique_ptr<PageFetch> FetchOverGrpc(std::shared_ptr<FetchStreams> streams,
                                          const v1::FetchRequest& request, absl::Duration timeout,
                                          const Identity& identity,
-                                         absl::Span<const PageKey> expected_keys,
-                                         PageTarget target) {
-  return std::make_unique<GrpcPageFetch>(std::move(streams), request, timeout, identity,
-                                         expected_keys, std::move(target));
+                                         absl::Span<const RecordKey> expected, PageTarget target) {
+  return std::make_unique<GrpcPageFetch>(std::move(streams), request, timeout, identity, expected,
+                                         std::move(target));
 }
 
 }  // namespace pagoda::client

@@ -14,11 +14,10 @@
 
 namespace pagoda::client {
 
-// `expected_keys` are those of the pages asked for, in order. After `timeout` the fetch is over.
+// `expected` are those of the pages asked for, in order. After `timeout` the fetch is over.
 std::unique_ptr<PageFetch> FetchOverGrpc(std::shared_ptr<FetchStreams> streams,
                                          const v1::FetchRequest& request, absl::Duration timeout,
                                          const Identity& identity,
-                                         absl::Span<const PageKey> expected_keys,
-                                         PageTarget target);
+                                         absl::Span<const RecordKey> expected, PageTarget target);
 
 }  // namespace pagoda::client

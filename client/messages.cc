@@ -1,5 +1,6 @@
 #include "client/messages.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -67,7 +68,8 @@ absl::StatusOr<LookupResult> LookupResultFromWire(const v1::LookupResponse& resp
   LookupResult result;
   if (response.chain_index() < query.chains.size()) {
     if (static_cast<size_t>(response.pages_size()) >
-        query.chains[response.chain_index()].keys.size()) {
+        query.chains[response.chain_index()].keys.size() *
+            std::max<size_t>(1, query.parts.size())) {
       return absl::DataLossError("lookup: more pages than keys");
     }
   } else if (response.pages_size() > 0) {
@@ -79,6 +81,8 @@ absl::StatusOr<LookupResult> LookupResultFromWire(const v1::LookupResponse& resp
   // The lease ends here first: a tenth of it, at least, is margin.
   result.lease_until = asked_at + absl::Seconds(response.lease_seconds() * 0.9);
   result.chain_index = response.chain_index();
+  result.parts = query.parts;
+  if (result.parts.empty()) result.parts.push_back(query.part);
   for (const v1::PageInfo& page : response.pages()) {
     PAGODA_ASSIGN_OR_RETURN(const Precision precision,
                             FromWire(page.precision(), Precision::kNone));
@@ -104,7 +108,8 @@ v1::PushRequest PushPageMessage(const PushConfig& config, const PushItem& item) 
   for (const uint32_t id : item.token_ids) page.add_token_ids(id);
   page.set_page_tokens(config.page_tokens);
   page.set_base_position(item.base_position);
-  page.set_precision(v1::PRECISION_RAW16);
+  page.set_precision(ToWire(item.precision));
+  page.set_opaque_layer_bytes(item.opaque_layer_bytes);
   page.set_fidelity(ToWire(item.fidelity));
   for (const uint32_t crc : item.segment_crc32c) page.add_segment_crc32c(crc);
   page.set_backend_tag(config.backend_tag);

@@ -151,7 +151,7 @@ class ShmChannelImpl : public ShmChannel, public std::enable_shared_from_this<Sh
     request.op = op;
     request.lease_id = wanted.lease.bytes;
     request.page_begin = wanted.page_begin;
-    request.page_count = static_cast<uint32_t>(wanted.keys.size());
+    request.page_count = static_cast<uint32_t>(wanted.records.size());
     return Ask(request);
   }
 
@@ -160,13 +160,13 @@ class ShmChannelImpl : public ShmChannel, public std::enable_shared_from_this<Sh
   absl::StatusOr<std::unique_ptr<ShmPages>> Places(shm::Op op, const Wanted& wanted,
                                                    absl::Duration end, shm::Reply* end_reply)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    auto pages =
-        std::make_unique<ShmPages>(std::vector<PageKey>(wanted.keys.begin(), wanted.keys.end()),
-                                   wanted.identity, wanted.lease_until);
+    auto pages = std::make_unique<ShmPages>(
+        std::vector<RecordKey>(wanted.records.begin(), wanted.records.end()), wanted.identity,
+        wanted.lease_until);
     std::vector<std::string> answers;
-    pages->set_status(HearPlaces(op, wanted.keys.size(), end, answers, end_reply));
+    pages->set_status(HearPlaces(op, wanted.records.size(), end, answers, end_reply));
     if (broken()) return pages->status();
-    const absl::Status mapped = MapAnswers(answers, wanted.keys.size(), end, *pages);
+    const absl::Status mapped = MapAnswers(answers, wanted.records.size(), end, *pages);
     if (!mapped.ok()) pages->set_status(mapped);
     return pages;
   }

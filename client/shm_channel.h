@@ -42,7 +42,7 @@ class ShmChannel {
     LeaseId lease;
     absl::Duration lease_until;  // on the monotonic clock
     uint32_t page_begin = 0;     // into the lease's pages
-    absl::Span<const PageKey> keys;
+    absl::Span<const RecordKey> records;
     Identity identity;
     absl::Duration timeout;
   };

@@ -62,7 +62,7 @@ absl::StatusOr<MappedPage> ShmPages::Page(size_t index) const {
   absl::StatusOr<PageHeader> header = DecodePageHeader(AsBytes(copy));
   if (!StillThere(index, index + 1)) return Gone();
   if (!header.ok()) return header.status();
-  if (header->record.key != keys_[index] || header->identity != identity_) {
+  if (header->record != records_[index] || header->identity != identity_) {
     return absl::DataLossError("shm: page of another key or model");
   }
   if (header->segments.size() != segment_count) {

@@ -21,9 +21,9 @@ namespace pagoda::client {
 
 class ShmPages {
  public:
-  // Of the pages with these keys, in order; the lease that holds them ends on the monotonic clock.
-  ShmPages(std::vector<PageKey> keys, const Identity& identity, absl::Duration lease_until)
-      : keys_(std::move(keys)), identity_(identity), lease_until_(lease_until) {}
+  // Of these pages, in order; the lease that holds them ends on the monotonic clock.
+  ShmPages(std::vector<RecordKey> records, const Identity& identity, absl::Duration lease_until)
+      : records_(std::move(records)), identity_(identity), lease_until_(lease_until) {}
 
   // The next slab of the page that AddPage() ends: the header's, then its segments'. False: none
   // can be there. The map must be held.
@@ -55,7 +55,7 @@ class ShmPages {
   size_t SlabBegin(size_t index) const { return index == 0 ? 0 : pages_[index - 1].slab_end; }
   bool Unchanged(size_t slab_begin, size_t slab_end) const;
 
-  const std::vector<PageKey> keys_;
+  const std::vector<RecordKey> records_;
   const Identity identity_;
   const absl::Duration lease_until_;
   absl::Status status_;

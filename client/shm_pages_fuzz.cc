@@ -43,17 +43,17 @@ void Check(const uint8_t* data, size_t size) {
   const uint8_t* const slabs = data + size - kSlabsMax;
   std::memset(memory->data, 0, kMemfdBytes);
   std::memcpy(memory->data, data, std::min(size - kSlabsMax, kChunkBytes));
-  // The key and the identity that the header itself states, so that more than the first check is
+  // The record and the identity that the header itself states, so that more than the first check is
   // reached.
-  PageKey key;
+  RecordKey record;
   Identity identity;
   const auto header = DecodePageHeader(AsBytes(absl::string_view(
       reinterpret_cast<const char*>(data), std::min(size - kSlabsMax, kChunkBytes))));
   if (header.ok()) {
-    key = header->record.key;
+    record = header->record;
     identity = header->identity;
   }
-  ShmPages pages({key}, identity, SystemClock().Monotonic() + absl::Hours(1));
+  ShmPages pages({record}, identity, SystemClock().Monotonic() + absl::Hours(1));
   pages.Hold(memory->map);
   for (size_t i = 0; i < kSlabsMax; ++i) {
     if (i > 0 && slabs[i] == 0xff) break;

@@ -74,6 +74,37 @@ PlaneEntry EntryOf(PlaneId plane) {
   return entry;
 }
 
+// As many whole layers as fit the target, at least one; sizes differ by one at most.
+std::vector<LayerRun> SegmentRuns(LayerRun run, int64_t layer_bytes) {
+  const int64_t layers_max = std::max<int64_t>(1, kSegmentBytesTarget / layer_bytes);
+  const int64_t segment_count = (run.count + layers_max - 1) / layers_max;
+  std::vector<LayerRun> runs;
+  int64_t layer = run.begin;
+  for (int64_t i = 0; i < segment_count; ++i) {
+    const int64_t end = run.begin + (i + 1) * run.count / segment_count;
+    runs.push_back({static_cast<int32_t>(layer), static_cast<int32_t>(end - layer)});
+    layer = end;
+  }
+  PAGODA_CHECK(layer == run.begin + run.count);
+  return runs;
+}
+
+// The entry with its segments. REQUIRES: entry's layers and heads are set.
+void AppendEntry(PlaneEntry entry, int64_t layer_bytes, PageHeader& header) {
+  const std::vector<LayerRun> runs =
+      SegmentRuns({entry.layer_begin, entry.layer_count}, layer_bytes);
+  entry.first_segment = static_cast<uint32_t>(header.segments.size());
+  entry.segment_count = static_cast<uint32_t>(runs.size());
+  header.planes.push_back(entry);
+  for (const LayerRun& run : runs) {
+    SegmentEntry segment;
+    segment.length = static_cast<uint32_t>(run.count * layer_bytes);
+    segment.layer_begin = static_cast<uint16_t>(run.begin);
+    segment.layer_count = static_cast<uint16_t>(run.count);
+    header.segments.push_back(segment);
+  }
+}
+
 // Of the codes of a hi tile, in rows of 32 words: 16 words a row for two bits, 8 for the third.
 int64_t TopCodesBytes(int64_t hi_codes_bytes, int bit_count) {
   const int64_t rows = hi_codes_bytes / 128;
@@ -167,31 +198,39 @@ void AppendPlane(PlaneId plane, const PageShape& shape, PageHeader& header) {
 }
 
 void AppendPlane(PlaneId plane, LayerRun run, const PageShape& shape, PageHeader& header) {
-  const int64_t layer_bytes = LayerBytes(plane, shape);
-  const int64_t layers_max = std::max<int64_t>(1, kSegmentBytesTarget / layer_bytes);
-  const int64_t segment_count = (run.count + layers_max - 1) / layers_max;
-
   PlaneEntry entry = EntryOf(plane);
   entry.layer_begin = static_cast<uint16_t>(run.begin);
   entry.layer_count = static_cast<uint16_t>(run.count);
   entry.head_begin = header.record.head_begin;
   entry.head_count = static_cast<uint16_t>(shape.head_count);
-  entry.first_segment = static_cast<uint32_t>(header.segments.size());
-  entry.segment_count = static_cast<uint32_t>(segment_count);
-  header.planes.push_back(entry);
+  AppendEntry(entry, LayerBytes(plane, shape), header);
+}
 
-  int64_t layer = run.begin;
-  for (int64_t i = 0; i < segment_count; ++i) {
-    // Sizes differ by one at most.
-    const int64_t end = run.begin + (i + 1) * run.count / segment_count;
-    SegmentEntry segment;
-    segment.length = static_cast<uint32_t>((end - layer) * layer_bytes);
-    segment.layer_begin = static_cast<uint16_t>(layer);
-    segment.layer_count = static_cast<uint16_t>(end - layer);
-    header.segments.push_back(segment);
-    layer = end;
+absl::Status ValidateOpaquePage(int64_t layer_count, int64_t layer_bytes) {
+  if (layer_count < 1 || layer_count > 512) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("opaque page: layer_count %d, accepted 1 to 512", layer_count));
   }
-  PAGODA_CHECK(layer == run.begin + run.count);
+  if (layer_bytes < 1 || layer_bytes > kOpaqueLayerBytesMax) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "opaque page: opaque_layer_bytes %d, accepted 1 to %d", layer_bytes, kOpaqueLayerBytesMax));
+  }
+  return absl::OkStatus();
+}
+
+void AppendOpaquePlane(uint16_t layer_count, uint32_t layer_bytes, PageHeader& header) {
+  PAGODA_CHECK(header.planes.empty());
+  PlaneEntry entry;
+  entry.kind = PlaneKind::kOpaque;
+  entry.layer_count = layer_count;
+  entry.head_begin = header.record.head_begin;
+  entry.head_count = header.record.head_count;
+  AppendEntry(entry, layer_bytes, header);
+  AssignOffsets(header);
+}
+
+std::vector<LayerRun> OpaqueSegmentLayers(uint16_t layer_count, uint32_t layer_bytes) {
+  return SegmentRuns({0, layer_count}, layer_bytes);
 }
 
 std::vector<LayerRun> RunsOf(KLoLayers layers) {

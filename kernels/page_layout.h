@@ -8,6 +8,7 @@
 //
 //   codes of a K tile   [page_tokens/32][head_dim/8][32 tokens]   u32 words, e = channels
 //   codes of a V tile   [page_tokens/32][v_dim/32][4][32 channels] u32 words, e = tokens
+//   opaque plane        what an engine calls a layer of a block; nobody here reads it
 //   digest of a tile    [page_tokens/16][rows][head_dim] bf16, to a multiple of 64 bytes; rows 2
 //   (low,
 //                       high) or 1 (mean): page_score.h
@@ -138,6 +139,15 @@ struct LayerRun {
   bool operator==(const LayerRun&) const = default;
 };
 void AppendPlane(PlaneId plane, LayerRun run, const PageShape& shape, PageHeader& header);
+
+// The one plane of a page whose bytes are an engine's own: layer_bytes for each layer, of this
+// page's heads. Segments as above; offsets are assigned.
+constexpr uint32_t kOpaqueLayerBytesMax = 16 << 20;
+absl::Status ValidateOpaquePage(int64_t layer_count, int64_t layer_bytes);
+// REQUIRES: valid; header.planes empty.
+void AppendOpaquePlane(uint16_t layer_count, uint32_t layer_bytes, PageHeader& header);
+// The runs of layers that its segments are.
+std::vector<LayerRun> OpaqueSegmentLayers(uint16_t layer_count, uint32_t layer_bytes);
 
 // Layers whose K keeps its lo plane at q4 (layer_profile.h says why): ascending, each once. Empty:
 // plain q4.

@@ -145,12 +145,12 @@ Outcome FetchFrom(FakeDaemon& daemon, absl::Duration timeout = absl::Seconds(5))
   auto channel = ShmChannel::Connect(daemon.path(), std::string(16, 's'));
   PAGODA_CHECK(channel.ok());
   Outcome outcome;
-  const PageKey key = daemon.header().record.key;
+  const RecordKey record = daemon.header().record;
   absl::StatusOr<std::unique_ptr<ShmPages>> pages =
       (*channel)->Locate({.lease = LeaseId(),
                           .lease_until = SystemClock().Monotonic() + absl::Minutes(1),
                           .page_begin = 0,
-                          .keys = absl::MakeConstSpan(&key, 1),
+                          .records = absl::MakeConstSpan(&record, 1),
                           .identity = daemon.header().identity,
                           .timeout = timeout});
   outcome.result.status = pages.status();
