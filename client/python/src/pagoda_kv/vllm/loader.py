@@ -67,7 +67,7 @@ class LoadJob:
         with self._changed:
             return self._done
 
-    def cancel(self, why: str) -> None:
+    def cancel(self) -> None:
         """Waits for the copy under way, of one layer at most."""
         with self._changed:
             if self._done:

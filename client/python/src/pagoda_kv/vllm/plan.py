@@ -143,7 +143,7 @@ def make_plan(vllm_config: Any, kv_cache_config: Any, config: ConnectorConfig) -
     layer_bytes = spec.page_size_bytes // rank_heads * per_page
     common = dict(
         model=config.model or model_config.model,
-        weights_revision=config.weights_revision or _weights_revision(model_config),
+        weights_revision=_revision(model_config, config),
         layer_names=tuple(groups[0].layer_names),
         kv_heads=kv_heads,
         head_dim=spec.head_size,
@@ -182,10 +182,11 @@ def _blocks_per_page(block: int) -> int:
     return max(1, PAGE_TOKENS_WANTED // block)
 
 
-def _weights_revision(model_config: Any) -> str:
-    folder = _weights_folder(model_config)
+def _revision(model_config: Any, config: ConnectorConfig) -> str:
+    """The weights, and what else the engine computes K and V by."""
+    weights_part = config.weights_revision
     try:
-        weights_part = weights.fingerprint(folder)
+        weights_part = weights_part or weights.fingerprint(_weights_folder(model_config))
     except OSError:
         weights_part = f"unread@{model_config.revision or 'main'}"
     hf_config = getattr(model_config, "hf_config", None)
@@ -235,7 +236,7 @@ def _inner_layout(vllm_config: Any, spec: Any) -> str:
         isa = _get_attn_isa(
             spec.dtype, spec.block_size, spec.head_size, vllm_config.cache_config.cache_dtype
         )
-    except (ImportError, TypeError) as error:
+    except (ImportError, TypeError, NotImplementedError) as error:
         raise Unsupported(
             f"this vLLM does not say how its CPU kernels pack a block ({error})"
         ) from error

@@ -71,6 +71,7 @@ class Prober:
     def begin(self, scope: str, hashes: Sequence[bytes], *, peek: bool = False) -> Probe:
         now = self._clock()
         probe = Probe(scope, list(hashes), peek, began=now)
+        self._count("lookups")
         if not hashes:
             probe.pages = 0
         elif now < self._rest_until or not self._client.connected:

@@ -10,6 +10,7 @@ Limits   save_bytes_max copied and not answered; beyond it pages are skipped and
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -182,10 +183,12 @@ class Saver:
     def _copy_layer(self, copy: _Copy, layer: int) -> None:
         if layer in copy.layers_copied:
             return
+        began = time.monotonic()
         at = copy.addresses + np.uint64(layer * self._plan.layer_bytes)
         blocks = copy.save.block_ids[: copy.pages * self._plan.blocks_per_page]
         self._copier.save(layer, blocks, at)
         copy.layers_copied.add(layer)
+        self._count("save_seconds", time.monotonic() - began)
 
     def _push(self, batch: _Batch) -> None:
         spoiled = any(batch.seen_through < step <= batch.step for step in self._failed_steps)

@@ -133,14 +133,19 @@ class WorkerSide:
         """Requests whose load between steps is over, well or not."""
         self.start_loads()
         finished: set[str] = set()
+        running: list[LoadJob] = []
         now = time.monotonic()
         for job in self._jobs:
             if not job.done and now >= job.deadline:
-                job.cancel("deadline")
-            if job.done:
-                self._take(job)
-                finished.update(load.request_id for load in job.loads if load.between_steps)
-        self._jobs = [job for job in self._jobs if not job.done]
+                job.cancel()
+                self._count("load_failures:deadline")
+            # Asked once: a job that ends meanwhile is reported in the next step.
+            if not job.done:
+                running.append(job)
+                continue
+            self._take(job)
+            finished.update(load.request_id for load in job.loads if load.between_steps)
+        self._jobs = running
         return finished
 
     def take_failed_blocks(self) -> set[int]:
@@ -168,7 +173,7 @@ class WorkerSide:
             return
         began = time.monotonic()
         if not wait(job) and not job.done:
-            job.cancel("deadline")
+            job.cancel()
             self._count("load_failures:deadline")
         self._count("load_wait_seconds", time.monotonic() - began)
 

@@ -1,4 +1,4 @@
-"""What the tests of pagoda_kv.vllm share: the package without its extension, vLLM's names, engines."""
+"""What the tests here share: the package without its extension, vLLM's names, engines."""
 
 import pathlib
 import sys
@@ -6,7 +6,7 @@ import types
 
 import fake_core
 import pytest
-import vllm_stand_ins
+import stand_ins
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent / "src"
 
@@ -17,7 +17,7 @@ except ImportError:
     package.__path__ = [str(SOURCE / "pagoda_kv")]
     sys.modules["pagoda_kv"] = package
 
-vllm_stand_ins.install()
+stand_ins.install()
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
 

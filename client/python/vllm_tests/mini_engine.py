@@ -172,7 +172,9 @@ class MiniEngine:
             self.step()
             if not self.running:
                 time.sleep(0.001)  # for what goes on between steps
-        assert all(one.status == "finished" for one in requests), "requests hang"
+        assert all(one.status == "finished" for one in requests), (
+            f"requests hang: {[(one.request_id, one.status, one.num_tokens) for one in requests]}"
+        )
         self.step()
         return requests
 
