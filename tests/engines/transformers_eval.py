@@ -5,12 +5,15 @@ usage: transformers_eval.py FOLDER TEXT [--tokens N] [--window N] [--rows q8,q4]
 
 FOLDER is a Transformers model (tests/engines/convert_smollm2.py), TEXT a file. Teacher forced in
 float32 over the attention "pagoda", paired with all pages raw16, scored from window + 4 on, as
-`pagoda eval ppl` does; --worker is its --json output for the same text, which is printed beside.
+`pagoda eval ppl` does; --worker is its --json output for the same text, which is printed beside:
+exit code 1 where the KL here is above 1.2 times that one, beyond twice its standard error.
 """
 
 import argparse
 import json
 import math
+import pathlib
+import sys
 import time
 
 import torch
@@ -98,7 +101,8 @@ def main():
     # A window that nothing leaves: every page stays raw16, in bfloat16, as the worker's do.
     exact, seconds, size = read(model, inputs, PagodaConfig("q8", window=1 << 24))
     print(f"raw16  {size:8.0f} bytes/token, prefill {seconds:.1f} s")
-    worker = worker_rows(options.worker, options.text) if options.worker else {}
+    worker = worker_rows(options.worker, pathlib.Path(options.text).stem) if options.worker else {}
+    worse = []
     for precision in options.rows.split(","):
         config = PagodaConfig(precision, window=options.window)
         hidden, seconds, size = read(model, inputs, config)
@@ -116,6 +120,10 @@ def main():
                 f"       the worker: NLL {nll:+.3f} %, KL {1000 * kl:.3f} e-3; "
                 f"KL here is {row['kl'] / kl:.2f} of it"
             )
+            if row["kl"] > 1.2 * kl + 2 * row["kl_error"]:
+                worse.append(precision)
+    if worse:
+        sys.exit(f"KL of {', '.join(worse)} is above 1.2 times the worker's, beyond its error")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ import sys
 import types
 
 
-def have_vllm() -> bool:
-    return importlib.util.find_spec("vllm") is not None
+HAVE_VLLM = importlib.util.find_spec("vllm") is not None
 
 
 def _module(name: str, **names) -> None:
@@ -93,7 +92,7 @@ def _sha256(value) -> bytes:
 
 
 def install() -> None:
-    if have_vllm():
+    if HAVE_VLLM:
         return
     v1 = "vllm.distributed.kv_transfer.kv_connector.v1"
     _module("vllm", __version__="0.32.0")

@@ -8,7 +8,7 @@ import time
 import fake_core
 import pytest
 from mini_engine import BLOCK, HEADS, LAYERS, Request, assert_pages_right
-from fixtures import daemon, engine, roots  # noqa: F401
+from fixtures import roots
 
 PROMPT = [(i * 37) % 89 for i in range(4 * BLOCK + 5)]
 OTHER = PROMPT[: 2 * BLOCK] + [(i * 11) % 83 for i in range(2 * BLOCK + 9)]

@@ -9,9 +9,8 @@ import fake_core
 import numpy as np
 import pytest
 import stand_ins
-from fixtures import daemon  # noqa: F401
 
-if not stand_ins.have_vllm():
+if not stand_ins.HAVE_VLLM:
     pytest.skip("vLLM is not installed", allow_module_level=True)
 
 from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key  # noqa: E402

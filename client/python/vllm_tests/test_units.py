@@ -6,7 +6,7 @@ import fake_core
 import numpy as np
 import pytest
 from mini_engine import BLOCK, DIM, HEADS, LAYERS, HostTensor, Request, make_configs
-from fixtures import KVConnectorRole, connector_module, daemon, engine  # noqa: F401
+from fixtures import KVConnectorRole, connector_module
 
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
@@ -385,3 +385,39 @@ def test_nothing_of_the_daemon_s_reaches_the_engine(daemon, engine, monkeypatch)
     assert one.stats["errors:on_new_request"] == 1
     assert one.stats["errors:build_connector_meta"] >= 1
     assert HEADS and LAYERS and DIM
+
+
+# Device ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision,per_page", [("opaque", 1), ("raw16", 4)])
+@pytest.mark.parametrize("order", ["bhnc", "bnhc"])
+def test_the_device_copier_moves_the_same_bytes_as_the_host_s(precision, per_page, order):
+    torch = pytest.importorskip("torch")
+    from pagoda_kv.vllm.device_copier import DeviceCopier
+
+    plan = plan_of(
+        page_tokens=16 * per_page, layer_bytes=16 * per_page * 2 * 8 * 2, precision=precision,
+    )
+    arrays = tensors_of(order)
+    tensors = {name: torch.from_numpy(one.view(np.int16)) for name, one in arrays.items()}
+    layout = describe(plan, tensors, 6)
+    host = HostCopier(fake_core, layout, range(2), 1)
+    device = DeviceCopier(fake_core, plan, layout, tensors)
+    blocks = [3, 0, 5, 1]
+    pages = [np.zeros((2 * 4 // per_page, plan.layer_bytes), np.uint8) for _ in range(2)]
+    for copier, page in zip((host, device), pages):
+        copier.save(1, blocks, np.asarray([one.ctypes.data for one in page], np.uint64))
+        pending = copier.finish_saves()
+        assert pending is None or pending.ready()
+        if pending is not None:
+            pending.finish()
+    assert pages[0].any() and np.array_equal(*pages)
+    addresses = np.asarray([one.ctypes.data for one in pages[0]], np.uint64)
+    before = arrays["a"].copy()
+    device.load(0, [-1, 4, 2, 0], addresses)
+    device.finish_loads()
+    after = arrays["a"].copy()
+    arrays["a"][:] = before
+    host.load(0, [-1, 4, 2, 0], addresses)
+    assert not np.array_equal(after, before) and np.array_equal(after, arrays["a"])

@@ -9,13 +9,28 @@ from pagoda_kv.vllm.layout import Addresses, CacheLayout
 class Copier(Protocol):
     """page_addresses [page * head]: where this layer begins in each page, in this process."""
 
+    def begin_step(self) -> None:
+        """On the engine's thread, in front of a step's loads: what the engine does from here comes
+        after the saves so far, and the loads after what it did."""
+
     def load(self, layer: int, blocks: Sequence[int], page_addresses: Addresses) -> None: ...
-    def save(self, layer: int, blocks: Sequence[int], page_addresses: Addresses) -> None: ...
+
+    def order_loads(self) -> None:
+        """On the engine's thread: what it does from here comes after the loads so far."""
+
     def finish_loads(self) -> None:
         """Returns when all loads have read their pages."""
 
-    def finish_saves(self) -> None:
-        """Returns when all saves have written their pages."""
+    def save(self, layer: int, blocks: Sequence[int], page_addresses: Addresses) -> None: ...
+
+    def finish_saves(self) -> "PendingSaves | None":
+        """Of the saves since the last call. None: they have written their pages."""
+
+
+class PendingSaves(Protocol):
+    def ready(self) -> bool: ...
+    def finish(self) -> None:
+        """Writes the pages, of a copy that is ready."""
 
 
 class HostCopier:
@@ -35,11 +50,17 @@ class HostCopier:
     def save(self, layer: int, blocks: Sequence[int], page_addresses: Addresses) -> None:
         self._copy(layer, blocks, page_addresses, into_cache=False)
 
+    def begin_step(self) -> None:
+        pass
+
+    def order_loads(self) -> None:
+        pass
+
     def finish_loads(self) -> None:
         pass
 
     def finish_saves(self) -> None:
-        pass
+        return None
 
     def _copy(
         self, layer: int, blocks: Sequence[int], page_addresses: Addresses, *, into_cache: bool

@@ -1,9 +1,9 @@
 """Copies full pages out of the engine's cache and gives them to the daemon.
 
-The copy is made before the step ends, because after it the engine may write over the blocks; the
-push is not waited for. What a step computed after a load of it failed, on any rank, is not kept:
-with one rank that is known at the end of the step; with several the pages wait, copied, until the
-scheduler has heard from all.
+The copy is made before the engine may write over the blocks: in host memory before the step ends,
+on a GPU's stream before the next one begins. Neither it nor the push is waited for. What a step
+computed after a load of it failed, on any rank, is not kept: with one rank that is known at the end
+of the step; with several the pages wait, copied, until the scheduler has heard from all.
 
 Limits   save_bytes_max copied and not answered; beyond it pages are skipped and counted.
 """
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pagoda_kv.vllm.config import ConnectorConfig
-from pagoda_kv.vllm.copier import Copier
+from pagoda_kv.vllm.copier import Copier, PendingSaves
 from pagoda_kv.vllm.guard import log_once, reason
 from pagoda_kv.vllm.layout import Addresses
 from pagoda_kv.vllm.messages import Save, StepMessage
@@ -41,6 +41,7 @@ class _Batch:
     step: int
     seen_through: int
     copies: list[_Copy]
+    pending: PendingSaves | None = None  # the copy itself is under way
 
 
 class Saver:
@@ -78,10 +79,7 @@ class Saver:
     def begin_step(self, message: StepMessage) -> None:
         self._failed_steps.update(message.failed_steps)
         self._current = None
-        ready = [one for one in self._waiting if one.step <= message.seen_through]
-        self._waiting = [one for one in self._waiting if one.step > message.seen_through]
-        for batch in ready:
-            self._push(batch)
+        self._push_ready(message.seen_through)
 
     def save_layer(self, message: StepMessage, layer: int) -> None:
         for copy in self._batch(message).copies:
@@ -97,11 +95,9 @@ class Saver:
         for copy in batch.copies:
             for layer in range(len(self._plan.layer_names)):
                 self._copy_layer(copy, layer)
-        self._copier.finish_saves()
-        if self._plan.tp_size == 1:
-            self._push(batch)
-        else:
-            self._waiting.append(batch)
+        batch.pending = self._copier.finish_saves()
+        self._waiting.append(batch)
+        self._push_ready(message.step if self._plan.tp_size == 1 else message.seen_through)
 
     def take_unsaved(self) -> dict[str, list[bytes]]:
         with self._lock:
@@ -189,6 +185,17 @@ class Saver:
         self._copier.save(layer, blocks, at)
         copy.layers_copied.add(layer)
         self._count("save_seconds", time.monotonic() - began)
+
+    def _push_ready(self, judged_through: int) -> None:
+        """In their order: parents first."""
+        while self._waiting and self._waiting[0].step <= judged_through:
+            batch = self._waiting[0]
+            if batch.pending is not None:
+                if not batch.pending.ready():
+                    return
+                batch.pending.finish()
+            self._waiting.pop(0)
+            self._push(batch)
 
     def _push(self, batch: _Batch) -> None:
         spoiled = any(batch.seen_through < step <= batch.step for step in self._failed_steps)

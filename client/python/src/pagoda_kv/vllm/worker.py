@@ -39,6 +39,7 @@ class WorkerSide:
         self._config = config
         self._count = count
         self._layer_index = {name: index for index, name in enumerate(plan.layer_names)}
+        self._copier: Any = None
         self._loader: Loader | None = None
         self._saver: Saver | None = None
         self._message = StepMessage()
@@ -62,6 +63,7 @@ class WorkerSide:
         except Unsupported as error:
             log_once("register_kv_caches", "unsupported", "nothing is loaded or saved: %s", error)
             return
+        self._copier = copier
         shared = (self._core, self._client, self._plan, self._config, copier, self._count)
         self._loader = Loader(*shared)
         if self._plan.rank_pushes:
@@ -76,6 +78,8 @@ class WorkerSide:
         self._started = False
         self._step_job = None
         self._answer = WorkerMessage(step=message.step)
+        if self._copier is not None:
+            self._copier.begin_step()
         if self._saver is not None:
             try:
                 self._saver.begin_step(message)
@@ -175,6 +179,7 @@ class WorkerSide:
         if not wait(job) and not job.done:
             job.cancel()
             self._count("load_failures:deadline")
+        self._copier.order_loads()
         self._count("load_wait_seconds", time.monotonic() - began)
 
     def _take(self, job: LoadJob) -> None:
