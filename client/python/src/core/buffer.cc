@@ -1,6 +1,5 @@
 #include "buffer.h"
 
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,10 +13,6 @@ namespace {
   Raise(absl::InvalidArgumentError(
       absl::StrCat(name, ": not contiguous; numpy.ascontiguousarray() or tensor.contiguous() "
                          "copies it together")));
-}
-
-std::string TypeName(nb::handle object) {
-  return nb::cast<std::string>(nb::inst_name(object));
 }
 
 bool IsContiguous(const nb::ndarray<nb::ro>& array) {
@@ -51,7 +46,7 @@ Buffer::Buffer(nb::handle object, absl::string_view name) {
   if (TakeView(object, name)) return;
   if (!nb::try_cast(object, array_, /*convert=*/false)) {
     Raise(absl::InvalidArgumentError(
-        absl::StrCat(name, " is a ", TypeName(object),
+        absl::StrCat(name, " is a ", Py_TYPE(object.ptr())->tp_name,
                      "; accepted: the buffer protocol (bytes, numpy), or DLPack on the CPU (a "
                      "tensor without grad)")));
   }

@@ -11,6 +11,7 @@
 
 #include "client/client.h"
 #include "convert.h"
+#include "gil.h"
 #include "page_fetch.h"
 #include "pages.h"
 #include "pusher.h"

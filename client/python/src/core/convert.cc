@@ -63,7 +63,7 @@ std::vector<uint32_t> TokensOf(nb::handle token_ids) {
     const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
     if (overflow != 0 || value < 0 || value > std::numeric_limits<uint32_t>::max()) {
       Raise(absl::InvalidArgumentError(
-          absl::StrCat("token_ids[", tokens.size(), "] is ", nb::cast<std::string>(nb::str(number)),
+          absl::StrCat("token_ids[", tokens.size(), "] is ", nb::str(number).c_str(),
                        "; accepted: 0 to 4294967295")));
     }
     tokens.push_back(static_cast<uint32_t>(value));

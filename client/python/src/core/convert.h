@@ -53,11 +53,4 @@ Precision PrecisionOf(absl::string_view word, absl::string_view name);
 // Zero or more; infinity is for ever.
 absl::Duration SecondsOf(double seconds, absl::string_view name);
 
-// Runs without the GIL what may wait.
-template <typename F>
-auto WithoutGil(F&& function) {
-  nanobind::gil_scoped_release release;
-  return std::forward<F>(function)();
-}
-
 }  // namespace pagoda::python

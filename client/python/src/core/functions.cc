@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "buffer.h"
 #include "convert.h"
+#include "gil.h"
 #include "kernels/page_layout.h"
 #include "storage/base/crc32c.h"
 #include "storage/base/page_key.h"

@@ -2,9 +2,9 @@
 #include <nanobind/nanobind.h>
 
 #include "client_module.h"
-#include "convert.h"
 #include "errors.h"
 #include "functions.h"
+#include "gil.h"
 #include "model.h"
 #include "page_fetch.h"
 #include "pages.h"

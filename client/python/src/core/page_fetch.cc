@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "convert.h"
+#include "gil.h"
 #include "pages.h"
 #include "storage/base/status_macros.h"
 

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_format.h"
 #include "convert.h"
+#include "gil.h"
 #include "storage/base/clock.h"
 
 namespace pagoda::python {

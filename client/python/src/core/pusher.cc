@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "buffer.h"
 #include "convert.h"
+#include "gil.h"
 #include "python_thread.h"
 #include "storage/base/clock.h"
 #include "storage/base/crc32c.h"

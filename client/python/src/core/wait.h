@@ -8,8 +8,8 @@
 #include <algorithm>
 
 #include "absl/time/time.h"
-#include "convert.h"
 #include "errors.h"
+#include "gil.h"
 #include "storage/base/clock.h"
 
 namespace pagoda::python {
