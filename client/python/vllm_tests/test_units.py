@@ -421,3 +421,61 @@ def test_the_device_copier_moves_the_same_bytes_as_the_host_s(precision, per_pag
     arrays["a"][:] = before
     host.load(0, [-1, 4, 2, 0], addresses)
     assert not np.array_equal(after, before) and np.array_equal(after, arrays["a"])
+
+
+@pytest.mark.parametrize("precision", ["q8", "q4"])
+@pytest.mark.parametrize("has_shm", [True, False])
+def test_encoded_pages_are_decoded_into_the_cache(daemon, precision, has_shm):
+    kernels = pytest.importorskip("pagoda_kv.kernels")
+    from pagoda_kv.vllm.loader import Loader
+    from pagoda_kv.vllm.messages import Load
+
+    tokens, dim, layers = 64, 32, 2
+    plan = plan_of(
+        page_tokens=tokens, head_dim=dim, layer_bytes=tokens * 2 * dim * 2, kv_dtype="bf16",
+        precision="raw16", precision_min=precision, kv_heads=1,
+    )
+    shape = kernels.PageShape(layers, 1, dim, tokens)
+    page = kernels.Page(shape, base_position=0)
+    rng = np.random.default_rng(3)
+    k, v = rng.standard_normal((2, layers, 1, tokens, dim), np.float32)
+    for layer in range(layers):
+        page.write(layer, 0, k[layer], v[layer])
+    codes = kernels.cut(kernels.encode(page), precision)
+
+    spec = plan.model_spec(fake_core)
+    client = fake_core.Client("fake", spec, page_tokens=tokens)
+    scope = client.scope()
+    key = fake_core.external_keys(scope.root, [b"h"])[0]
+    client.pusher().push(
+        scope, key, scope.root, page.segments, parent_is_root=True, part=(0, 1)
+    )
+    (stored,) = daemon.pages.values()
+    stored.header.precision = precision
+    stored.header.segment_layers = codes.segment_layers
+    stored.segments = [np.array(one) for one in codes.segments]
+    daemon.has_shm = has_shm
+
+    arrays = tensors_of("bnhc", heads=1, content=2 * dim)
+    layout = describe(plan, {name: HostTensor(one) for name, one in arrays.items()}, 6)
+    loader = Loader(
+        fake_core, client, plan, ConnectorConfig(),
+        HostCopier(fake_core, layout, range(1), 1), stats.Counters().count,
+    )
+    job = loader.start([Load("r", "private", [b"h"], [4, 1, 0, 2], 0, False)])
+    assert job.wait_done() and not job.failed_blocks
+    for name, layer in (("a", 0), ("b", 1)):
+        want = kernels.decode([codes], layer)
+        got = np.concatenate([arrays[name][block, 0] for block in (4, 1, 0, 2)])
+        values = (got.astype(np.uint32) << 16).view(np.float32)
+        for side, half in ((0, values[:, :dim]), (1, values[:, dim:])):
+            assert np.allclose(half, want[side][0], rtol=2**-8, atol=1e-6)
+            assert np.abs(half - (k, v)[side][layer, 0]).max() < (0.05 if precision == "q8" else 0.8)
+    loader.close()
+
+
+def test_rounding_to_bf16():
+    from pagoda_kv.vllm.decoder import to_bf16
+
+    values = np.asarray([1, -2, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-12], np.float32)
+    assert [hex(one) for one in to_bf16(values)] == ["0x3f80", "0xc000", "0x3f80", "0x3f82", "0x3f81"]

@@ -17,6 +17,7 @@ import numpy as np
 
 from pagoda_kv.vllm.config import ConnectorConfig
 from pagoda_kv.vllm.copier import Copier
+from pagoda_kv.vllm.decoder import RANK, PageDecoder
 from pagoda_kv.vllm.guard import log_once, reason
 from pagoda_kv.vllm.layout import Addresses
 from pagoda_kv.vllm.messages import Load
@@ -34,6 +35,12 @@ class _Source:
     still_valid: Callable[[], bool]
     keep: Any  # what the addresses point into
     lease: Any
+    decoder: PageDecoder | None = None  # where the pages are encoded; then no addresses
+
+    def layer(self, layer: int) -> Addresses:
+        if self.decoder is not None:
+            return self.decoder.addresses(layer)
+        return self.addresses[:, layer]
 
 
 class LoadJob:
@@ -122,6 +129,8 @@ class Loader:
         self._copier = copier
         self._count = count
         self._heads = list(plan.rank_heads)
+        least = RANK.get(plan.precision_min, 0)
+        self._precisions = {one for one in RANK if RANK[one] >= least} if least else {"opaque"}
         self._jobs: queue.SimpleQueue[LoadJob | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="pagoda-load", daemon=True)
         self._thread.start()
@@ -183,7 +192,7 @@ class Loader:
     def _copy(self, layer: int, sources: list[_Source]) -> None:
         for source in sources:
             blocks = source.load.block_ids[: source.pages * self._plan.blocks_per_page]
-            self._copier.load(layer, blocks, source.addresses[:, layer])
+            self._copier.load(layer, blocks, source.layer(layer))
 
     def _find(self, load: Load) -> _Source | None:
         if not load.hashes or not self._client.connected:
@@ -218,32 +227,54 @@ class Loader:
 
     def _mapped(self, load: Load, hit: Any, keys: list[bytes], count: int) -> _Source:
         mapped = self._client.map(hit, keys, count=count)
-        good = 0
-        while good < len(mapped) and self._is_ours(load, good, mapped.header(good)):
-            good += 1
-        pages = good // len(self._heads)
-        spans = mapped.spans() if pages else np.empty((0, 5), np.uint64)
-        return self._source(load, pages, spans, mapped.still_valid, mapped, hit)
+        headers = [mapped.header(index) for index in range(len(mapped))]
+        count = self._whole_pages(load, headers) * len(self._heads)
+        if self._encoded(headers[:count]):
+            segments = [mapped.segments(index) for index in range(count)]
+            return self._decoded(load, headers[:count], segments, mapped.still_valid, mapped, hit)
+        spans = mapped.spans() if count else np.empty((0, 5), np.uint64)
+        return self._source(load, count, spans, mapped.still_valid, mapped, hit)
 
     def _fetched(self, load: Load, hit: Any, keys: list[bytes], count: int) -> _Source:
-        precision = None if self._plan.precision == "opaque" else "raw16"
-        result = self._client.fetch(hit, keys, count=count, precision_max=precision)
+        result = self._client.fetch(hit, keys, count=count)
         if result.error is not None:
             log_once("load", reason(result.error), "%s", result.error)
-        rows, good = [], 0
-        for page in result.pages:
-            if not self._is_ours(load, good, page.header):
-                break
-            for segment, (begin, layers) in zip(page.segments, page.header.segment_layers):
-                rows.append((good, begin, layers, segment.ctypes.data, segment.nbytes))
-            good += 1
+        headers = [page.header for page in result.pages]
+        count = self._whole_pages(load, headers) * len(self._heads)
+        if self._encoded(headers[:count]):
+            segments = [page.segments for page in result.pages[:count]]
+            return self._decoded(load, headers[:count], segments, lambda: True, result, hit)
+        rows = [
+            (index, begin, layers, segment.ctypes.data, segment.nbytes)
+            for index, page in enumerate(result.pages[:count])
+            for segment, (begin, layers) in zip(page.segments, page.header.segment_layers)
+        ]
         spans = np.asarray(rows, np.uint64).reshape(-1, 5)
-        return self._source(load, good // len(self._heads), spans, lambda: True, result, hit)
+        return self._source(load, count, spans, lambda: True, result, hit)
+
+    def _whole_pages(self, load: Load, headers: list[Any]) -> int:
+        good = 0
+        while good < len(headers) and self._is_ours(load, good, headers[good]):
+            good += 1
+        return good // len(self._heads)
+
+    def _encoded(self, headers: list[Any]) -> bool:
+        return any(header.precision != self._plan.precision for header in headers)
+
+    def _decoded(
+        self, load: Load, headers: list[Any], segments: list[Any], still_valid: Any, keep: Any,
+        lease: Any,
+    ) -> _Source:
+        decoder = PageDecoder(self._plan, segments, headers)
+        pages = len(headers) // len(self._heads)
+        return _Source(
+            load, pages, np.empty((0, 0), np.uint64), still_valid, keep, lease, decoder
+        )
 
     def _source(
-        self, load: Load, pages: int, spans: Any, still_valid: Any, keep: Any, lease: Any
+        self, load: Load, count: int, spans: Any, still_valid: Any, keep: Any, lease: Any
     ) -> _Source:
-        count, layers = pages * len(self._heads), len(self._plan.layer_names)
+        layers = len(self._plan.layer_names)
         addresses = np.zeros((count, layers), np.uint64)
         size = np.uint64(self._plan.layer_bytes)
         for page, begin, number, address, length in spans:
@@ -252,7 +283,9 @@ class Loader:
                 addresses[int(page), int(begin) : int(begin) + int(number)] = at
         if not addresses.all():
             raise ValueError("a page came without all of its layers")
-        return _Source(load, pages, addresses, still_valid, keep, lease)
+        return _Source(
+            load, count // len(self._heads), addresses, still_valid, keep, lease
+        )
 
     def _is_ours(self, load: Load, index: int, header: Any) -> bool:
         page, part = divmod(index, len(self._heads))
@@ -261,5 +294,5 @@ class Loader:
             and header.layer_count == len(self._plan.layer_names)
             and (header.head_begin, header.head_count) == (self._heads[part], 1)
             and header.base_position == (load.first_page + page) * self._plan.page_tokens
-            and header.precision == self._plan.precision
+            and header.precision in self._precisions
         )

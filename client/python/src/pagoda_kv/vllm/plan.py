@@ -138,6 +138,11 @@ def make_plan(vllm_config: Any, kv_cache_config: Any, config: ConnectorConfig) -
             f"precision is {config.precision!r}, but this cache ({device}, {dtype}, block size "
             f"{block}) is of a layout that only the engine knows: give \"auto\" or \"opaque\""
         )
+    if config.precision in ("q8", "q4") and dtype != "bfloat16":
+        raise ValueError(
+            f"precision is {config.precision!r}, but this cache is {dtype}: encoded pages are "
+            "read into bfloat16 caches, give \"raw16\""
+        )
     as_pages = known and config.precision != "opaque"
     per_page = _blocks_per_page(block) if as_pages else 1
     layer_bytes = spec.page_size_bytes // rank_heads * per_page
