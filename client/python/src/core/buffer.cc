@@ -11,8 +11,9 @@ namespace {
 
 [[noreturn]] void RaiseNotContiguous(absl::string_view name) {
   Raise(absl::InvalidArgumentError(
-      absl::StrCat(name, ": not contiguous; numpy.ascontiguousarray() or tensor.contiguous() "
-                         "copies it together")));
+      absl::StrCat(name,
+                   ": not contiguous; numpy.ascontiguousarray() or tensor.contiguous() "
+                   "copies it together")));
 }
 
 bool IsContiguous(const nb::ndarray<nb::ro>& array) {

@@ -61,7 +61,6 @@ class PyClient {
   std::shared_ptr<SharedClient> client_;
 };
 
-
 void MakeClient(PyClient* self, std::string target, const ModelSpec* model, uint32_t page_tokens,
                 std::string token, std::string shm_socket, std::string client_name,
                 uint64_t backend_tag, double connect_timeout, double control_timeout,
@@ -86,8 +85,8 @@ void MakeClient(PyClient* self, std::string target, const ModelSpec* model, uint
   options.tls.certificate = std::move(tls_certificate);
   options.tls.key = std::move(tls_key);
   options.tls.insecure = insecure;
-  new (self) PyClient(
-      ValueOrRaise(WithoutGil([&] { return SharedClient::Open(std::move(options)); })));
+  new (self)
+      PyClient(ValueOrRaise(WithoutGil([&] { return SharedClient::Open(std::move(options)); })));
 }
 
 void WaitConnected(const PyClient& self, double timeout) {
@@ -163,8 +162,7 @@ Fetch StartFetch(const PyClient& self, const Hit& hit, nb::handle keys, uint32_t
     PAGODA_ASSIGN_OR_RETURN(std::shared_ptr<client::Client> client, self.shared()->Get());
     PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<client::PageFetch> fetch,
                             client->StartFetch(hit.result, wanted.keys, wanted.options));
-    auto state =
-        std::make_shared<FetchState>(WithItsClient(std::move(fetch), std::move(client)));
+    auto state = std::make_shared<FetchState>(WithItsClient(std::move(fetch), std::move(client)));
     self.shared()->CloseWithThis(state);
     return state;
   };
@@ -191,8 +189,8 @@ void Prefetch(const PyClient& self, const client::ScopeInfo& scope, nb::handle k
   const std::vector<client::ScopeChain> chains = {{scope.id, KeysOf(keys)}};
   const absl::Duration limit = SecondsOf(deadline, "deadline");
   const std::vector<client::PagePart> wanted = PartsOf(parts);
-  RaiseIfError(self.Call(
-      [&](client::Client& client) { return client.Prefetch(chains, limit, wanted); }));
+  RaiseIfError(
+      self.Call([&](client::Client& client) { return client.Prefetch(chains, limit, wanted); }));
 }
 
 PyPusher OpenPusher(const PyClient& self, const nb::bytes& sequence_id, nb::object callback) {
@@ -219,7 +217,8 @@ PyPusher OpenPusher(const PyClient& self, const nb::bytes& sequence_id, nb::obje
 }
 
 nb::dict Stats(const PyClient& self) {
-  const client::ClientStats stats = self.Read([](client::Client& client) { return client.stats(); });
+  const client::ClientStats stats =
+      self.Read([](client::Client& client) { return client.stats(); });
   nb::dict result;
   result["lookups"] = stats.lookups;
   result["lookup_failures"] = stats.lookup_failures;
@@ -263,11 +262,13 @@ void AddSession(nb::class_<PyClient>& type) {
            [](const PyClient& self) {
              return self.Read([](client::Client& client) { return client.stats().PathLines(); });
            })
-      .def("close", [](const PyClient& self) { WithoutGil([&] { self.shared()->Close(); }); },
-           "Ends the session, its pushers and fetches; later calls raise.")
+      .def(
+          "close", [](const PyClient& self) { WithoutGil([&] { self.shared()->Close(); }); },
+          "Ends the session, its pushers and fetches; later calls raise.")
       .def("__enter__", [](nb::handle_t<PyClient> self) { return nb::borrow(self); })
-      .def("__exit__",
-           [](const PyClient& self, const nb::args&) { WithoutGil([&] { self.shared()->Close(); }); });
+      .def("__exit__", [](const PyClient& self, const nb::args&) {
+        WithoutGil([&] { self.shared()->Close(); });
+      });
 }
 
 void AddPages(nb::class_<PyClient>& type) {
@@ -342,9 +343,10 @@ void AddSequences(nb::class_<PyClient>& type) {
 }  // namespace
 
 void RegisterClient(nb::module_& module) {
-  nb::class_<PyClient> type(module, "Client",
-                            "One session with a pagodad. Begins to connect at once, and comes back\n"
-                            "by itself after the daemon was away; every error means a miss.");
+  nb::class_<PyClient> type(
+      module, "Client",
+      "One session with a pagodad. Begins to connect at once, and comes back\n"
+      "by itself after the daemon was away; every error means a miss.");
   AddSession(type);
   AddPages(type);
   AddSequences(type);

@@ -62,9 +62,9 @@ std::vector<uint32_t> TokensOf(nb::handle token_ids) {
     int overflow = 0;
     const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
     if (overflow != 0 || value < 0 || value > std::numeric_limits<uint32_t>::max()) {
-      Raise(absl::InvalidArgumentError(
-          absl::StrCat("token_ids[", tokens.size(), "] is ", nb::str(number).c_str(),
-                       "; accepted: 0 to 4294967295")));
+      Raise(absl::InvalidArgumentError(absl::StrCat("token_ids[", tokens.size(), "] is ",
+                                                    nb::str(number).c_str(),
+                                                    "; accepted: 0 to 4294967295")));
     }
     tokens.push_back(static_cast<uint32_t>(value));
   }
@@ -100,8 +100,8 @@ Precision PrecisionOf(absl::string_view word, absl::string_view name) {
   if (word == PrecisionName(Precision::kOpaque)) return Precision::kOpaque;
   absl::StatusOr<Precision> precision = ParsePrecision(word);
   if (!precision.ok()) {
-    Raise(absl::InvalidArgumentError(absl::StrCat(
-        name, " is '", word, "'; accepted: q2, q3, q4, q8, raw16 and opaque")));
+    Raise(absl::InvalidArgumentError(
+        absl::StrCat(name, " is '", word, "'; accepted: q2, q3, q4, q8, raw16 and opaque")));
   }
   return *precision;
 }

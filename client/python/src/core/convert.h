@@ -28,7 +28,8 @@ template <typename Id>
 Id IdOf(const nanobind::bytes& bytes, absl::string_view name) {
   absl::StatusOr<Id> id = Id::FromBytes(TextOf(bytes));
   if (!id.ok()) {
-    Raise(absl::InvalidArgumentError(std::string(name) + ": " + std::string(id.status().message())));
+    Raise(
+        absl::InvalidArgumentError(std::string(name) + ": " + std::string(id.status().message())));
   }
   return *id;
 }

@@ -10,7 +10,8 @@ namespace nb = nanobind;
 namespace {
 
 constexpr char kDoc[] =
-    "What went wrong, and in `code` the name of the status: \"UNAVAILABLE\", \"DEADLINE_EXCEEDED\", "
+    "What went wrong, and in `code` the name of the status: \"UNAVAILABLE\", "
+    "\"DEADLINE_EXCEEDED\", "
     "\"INVALID_ARGUMENT\", ...";
 
 PyObject* error_type = nullptr;  // set once, while the module is imported

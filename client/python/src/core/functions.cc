@@ -80,8 +80,8 @@ using CopyRows = nb::ndarray<const uint64_t, nb::shape<-1, 3>, nb::c_contig, nb:
 
 uint64_t CopySpans(const CopyRows& spans, int64_t threads) {
   if (threads < 1 || threads > kCopyThreadsMax) {
-    Raise(absl::InvalidArgumentError(absl::StrCat("copy_spans: threads is ", threads,
-                                                  "; accepted: 1 to ", kCopyThreadsMax)));
+    Raise(absl::InvalidArgumentError(
+        absl::StrCat("copy_spans: threads is ", threads, "; accepted: 1 to ", kCopyThreadsMax)));
   }
   const uint64_t* const words = spans.data();
   const size_t count = spans.shape(0);
@@ -127,9 +127,10 @@ void RegisterFunctions(nb::module_& module) {
              "Keys of an engine's own block hashes, which stay opaque.");
   module.def("crc32c", &ChecksumOf, "data"_a, "crc"_a = 0,
              "CRC32C of a contiguous buffer, continuing from `crc`.");
-  module.def("copy_spans", &CopySpans, "spans"_a, "threads"_a = 1,
-             "Copies rows (destination, source, length) of addresses, without the GIL; returns the\n"
-             "bytes. The caller answers for the addresses.");
+  module.def(
+      "copy_spans", &CopySpans, "spans"_a, "threads"_a = 1,
+      "Copies rows (destination, source, length) of addresses, without the GIL; returns the\n"
+      "bytes. The caller answers for the addresses.");
   module.def("opaque_segment_layers", &OpaqueSegments, "layer_count"_a, "layer_bytes"_a,
              "How an opaque page's layers fall into segments: (begin, count) each.");
 }

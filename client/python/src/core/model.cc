@@ -126,8 +126,7 @@ void RegisterServerInfo(nb::module_& module) {
       .def_ro("version", &ServerInfo::version)
       .def_ro("instance_id", &ServerInfo::instance_id)
       .def_ro("tenant", &ServerInfo::tenant)
-      .def_prop_ro("identity",
-                   [](const ServerInfo& self) { return PyBytes(self.identity.view()); })
+      .def_prop_ro("identity", [](const ServerInfo& self) { return PyBytes(self.identity.view()); })
       .def_prop_ro("scopes", [](const ServerInfo& self) { return self.scopes; })
       .def_ro("page_tokens", &ServerInfo::page_tokens)
       .def_ro("batch_pages_max", &ServerInfo::batch_pages_max)

@@ -32,11 +32,10 @@ void RegisterHeader(nb::module_& module) {
       .def_ro("base_position", &PageHeader::base_position)
       .def_ro("page_tokens", &PageHeader::page_tokens)
       .def_ro("layer_count", &PageHeader::layer_count)
-      .def_prop_ro(
-          "precision",
-          [](const PageHeader& self) {
-            return PyStr(PrecisionName(pagoda::PrecisionOf(self.planes)));
-          })
+      .def_prop_ro("precision",
+                   [](const PageHeader& self) {
+                     return PyStr(PrecisionName(pagoda::PrecisionOf(self.planes)));
+                   })
       .def_prop_ro("fidelity",
                    [](const PageHeader& self) { return PyStr(PrecisionName(self.fidelity)); })
       .def_prop_ro("segment_lengths",
@@ -77,11 +76,12 @@ void RegisterHit(nb::module_& module) {
                      return self.pages;
                    })
       .def_prop_ro("lease", [](const Hit& self) { return PyBytes(self.result.lease.view()); })
-      .def_prop_ro("lease_seconds",
-                   [](const Hit& self) {
-                     return absl::ToDoubleSeconds(std::max(
-                         self.result.lease_until - SystemClock().Monotonic(), absl::ZeroDuration()));
-                   })
+      .def_prop_ro(
+          "lease_seconds",
+          [](const Hit& self) {
+            return absl::ToDoubleSeconds(std::max(
+                self.result.lease_until - SystemClock().Monotonic(), absl::ZeroDuration()));
+          })
       .def_prop_ro("chain_index", [](const Hit& self) { return self.result.chain_index; })
       .def_prop_ro("loading",
                    [](const Hit& self) {
@@ -112,8 +112,8 @@ nb::object JoinedPayload(nb::handle_t<Page> self) {
   if (page.segments.size() == 1) return ViewOf(PayloadOf(page, 0), self);
   size_t size = 0;
   for (const SegmentEntry& segment : page.header.segments) size += segment.length;
-  auto* const joined = new kernels::AlignedBuffer(
-      kernels::AlignedBuffer::Uninitialized(static_cast<int64_t>(size)));
+  auto* const joined =
+      new kernels::AlignedBuffer(kernels::AlignedBuffer::Uninitialized(static_cast<int64_t>(size)));
   const nb::capsule owner(
       joined, [](void* buffer) noexcept { delete static_cast<kernels::AlignedBuffer*>(buffer); });
   WithoutGil([&] {
@@ -190,21 +190,23 @@ void RegisterMapped(nb::module_& module) {
                      "Pages in the daemon's own memory, read-only. What was read counts only if\n"
                      "still_valid() says so after the last read.")
       .def("__len__", [](const Mapped& self) { return self.pages().size(); })
-      .def("header",
-           [](const Mapped& self, int64_t index) {
-             return std::move(MappedPageOf(self, index).header);
-           },
-           "index"_a)
-      .def("segments",
-           [](nb::handle_t<Mapped> self, int64_t index) {
-             nb::list segments;
-             for (const ByteSpan segment :
-                  MappedPageOf(nb::cast<const Mapped&>(self), index).segments) {
-               segments.append(ReadOnlyViewOf(segment, self));
-             }
-             return segments;
-           },
-           "index"_a, "The payloads of a page: read-only views, nothing is copied.")
+      .def(
+          "header",
+          [](const Mapped& self, int64_t index) {
+            return std::move(MappedPageOf(self, index).header);
+          },
+          "index"_a)
+      .def(
+          "segments",
+          [](nb::handle_t<Mapped> self, int64_t index) {
+            nb::list segments;
+            for (const ByteSpan segment :
+                 MappedPageOf(nb::cast<const Mapped&>(self), index).segments) {
+              segments.append(ReadOnlyViewOf(segment, self));
+            }
+            return segments;
+          },
+          "index"_a, "The payloads of a page: read-only views, nothing is copied.")
       .def("spans", &SpansOf,
            "All pages: rows (page, layer_begin, layer_count, address, length), for copy_spans().")
       .def("still_valid", [](const Mapped& self) { return self.pages().StillValid(); })

@@ -44,9 +44,8 @@ std::string TextOfOutcome(const absl::StatusOr<client::PushOutcome>& outcome) {
 // Buffers as the owner of a page's memory: Python gets them back when the library drops it.
 std::shared_ptr<const void> OwnerOf(std::vector<Buffer> buffers) {
   return std::shared_ptr<const void>(
-      new std::vector<Buffer>(std::move(buffers)), [](const std::vector<Buffer>* held) {
-        RunWithPython([held] { delete held; });
-      });
+      new std::vector<Buffer>(std::move(buffers)),
+      [](const std::vector<Buffer>* held) { RunWithPython([held] { delete held; }); });
 }
 
 }  // namespace
@@ -80,9 +79,9 @@ absl::Status PusherState::Push(client::PushItem item) {
   {
     absl::MutexLock lock(&mutex_);
     if (unheard_ >= kUnheardPagesMax) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("push: ", unheard_, " answers wait for the callback, at most ",
-                       kUnheardPagesMax, ": it is too slow"));
+      return absl::ResourceExhaustedError(absl::StrCat("push: ", unheard_,
+                                                       " answers wait for the callback, at most ",
+                                                       kUnheardPagesMax, ": it is too slow"));
     }
     // Before the answer can come.
     ++counts_.pushed;
@@ -114,8 +113,7 @@ absl::Status PusherState::Flush(absl::Duration timeout) {
   return absl::DeadlineExceededError(absl::StrCat(unheard_, " answers wait for the callback"));
 }
 
-void PusherState::Answered(const PageKey& key,
-                           const absl::StatusOr<client::PushOutcome>& outcome) {
+void PusherState::Answered(const PageKey& key, const absl::StatusOr<client::PushOutcome>& outcome) {
   {
     absl::MutexLock lock(&mutex_);
     if (!outcome.ok()) {
@@ -194,16 +192,14 @@ nb::object Reserve(PyPusher& self, int64_t size) {
     Raise(absl::InvalidArgumentError(
         absl::StrCat("reserve: size is ", size, "; accepted: 1 byte and more")));
   }
-  client::PushMemory memory =
-      ValueOrRaise(WithoutGil([&] { return self.state().Reserve(size); }));
-  const nb::capsule owner(new std::shared_ptr<const void>(std::move(memory.owner)),
-                          [](void* held) noexcept {
-                            delete static_cast<std::shared_ptr<const void>*>(held);
-                          });
+  client::PushMemory memory = ValueOrRaise(WithoutGil([&] { return self.state().Reserve(size); }));
+  const nb::capsule owner(
+      new std::shared_ptr<const void>(std::move(memory.owner)),
+      [](void* held) noexcept { delete static_cast<std::shared_ptr<const void>*>(held); });
   using Array = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>, nb::c_contig>;
-  return nb::cast(Array(reinterpret_cast<uint8_t*>(memory.bytes.data()), {memory.bytes.size()},
-                        owner),
-                  nb::rv_policy::reference);
+  return nb::cast(
+      Array(reinterpret_cast<uint8_t*>(memory.bytes.data()), {memory.bytes.size()}, owner),
+      nb::rv_policy::reference);
 }
 
 nb::dict Stats(const PyPusher& self) {

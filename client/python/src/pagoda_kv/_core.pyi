@@ -5,7 +5,8 @@ Names follow client/client.h. Keys, roots, ids and hashes are `bytes`. Precision
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from types import TracebackType
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -49,71 +50,71 @@ class ModelSpec:
         attention_mode: str = "dense",
         opaque_layout: str = "",
     ) -> None: ...
-    model: str
+    model: Final[str]
     def identity(self) -> bytes: ...
 
 class Scope:
     """Who may share. `root` is the parent of first pages."""
 
-    kind: str
-    name: str
-    id: bytes
-    root: bytes
-    may_push: bool
+    kind: Final[str]
+    name: Final[str]
+    id: Final[bytes]
+    root: Final[bytes]
+    may_push: Final[bool]
 
 class ServerInfo:
-    version: str
-    instance_id: str  # changes with every start of the daemon
-    tenant: str
-    identity: bytes
-    scopes: list[Scope]
-    page_tokens: int
-    batch_pages_max: int
-    ladder: str
-    shm_socket: str
+    version: Final[str]
+    instance_id: Final[str]  # changes with every start of the daemon
+    tenant: Final[str]
+    identity: Final[bytes]
+    scopes: Final[list[Scope]]
+    page_tokens: Final[int]
+    batch_pages_max: Final[int]
+    ladder: Final[str]
+    shm_socket: Final[str]
 
 class FoundPage:
-    loading: bool  # on SSD, on its way up
-    tier: str
-    precision: str
-    fidelity: str
-    bytes: int
+    loading: Final[bool]  # on SSD, on its way up
+    tier: Final[str]
+    precision: Final[str]
+    fidelity: Final[str]
+    bytes: Final[int]
 
 class Hit:
     """What a lookup found: a prefix of the keys; with `parts`, page k * len(parts) + p is key k's
     record of part p. len(hit) is the number of pages. False if empty."""
 
-    pages: list[FoundPage]
-    lease: bytes
-    lease_seconds: float  # that are left
-    chain_index: int
-    loading: bool  # any page of it
+    pages: Final[list[FoundPage]]
+    lease: Final[bytes]
+    lease_seconds: Final[float]  # that are left
+    chain_index: Final[int]
+    loading: Final[bool]  # any page of it
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
 
 class PageHeader:
-    key: bytes
-    parent: bytes
-    head_begin: int
-    head_count: int
-    base_position: int
-    page_tokens: int
-    layer_count: int
-    precision: str
-    fidelity: str
-    segment_lengths: list[int]  # bytes of payload
-    segment_layers: list[tuple[int, int]]  # begin, count
+    key: Final[bytes]
+    parent: Final[bytes]
+    head_begin: Final[int]
+    head_count: Final[int]
+    base_position: Final[int]
+    page_tokens: Final[int]
+    layer_count: Final[int]
+    precision: Final[str]
+    fidelity: Final[str]
+    segment_lengths: Final[list[int]]  # bytes of payload
+    segment_layers: Final[list[tuple[int, int]]]  # begin, count
 
 class FetchedPage:
-    header: PageHeader
-    tier: str
-    segments: list[Bytes]  # payloads; views, nothing is copied
+    header: Final[PageHeader]
+    tier: Final[str]
+    segments: Final[list[Bytes]]  # payloads; views, nothing is copied
     def data(self) -> Bytes: ...  # the payloads of all segments, joined (a copy if more than one)
 
 class FetchResult:
-    pages: list[FetchedPage]  # complete and verified, a prefix of what was asked
-    error: PagodaError | None  # why it is shorter
-    bytes: int
+    pages: Final[list[FetchedPage]]  # complete and verified, a prefix of what was asked
+    error: Final[PagodaError | None]  # why it is shorter
+    bytes: Final[int]
 
 class MappedPages:
     """Pages in the daemon's own memory, read-only. What was read counts only if still_valid() says
@@ -122,7 +123,8 @@ class MappedPages:
     def __len__(self) -> int: ...
     def header(self, index: int) -> PageHeader: ...
     def segments(self, index: int) -> list[Bytes]: ...  # read-only views
-    def spans(self) -> npt.NDArray[np.uint64]: ...  # all pages: rows (page, layer_begin, layer_count, address, length)
+    def spans(self) -> npt.NDArray[np.uint64]:
+        """All pages: rows (page, layer_begin, layer_count, address, length), for copy_spans()."""
     def still_valid(self) -> bool: ...
     @property
     def error(self) -> PagodaError | None: ...  # why they are fewer than asked
@@ -224,6 +226,13 @@ class Client:
     def stats(self) -> dict[str, int]: ...
     def path_lines(self) -> str: ...
     def close(self) -> None: ...  # ends the session; later calls raise
+    def __enter__(self) -> Client: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 def key_chain(root: bytes, token_ids: Sequence[int] | npt.NDArray[np.uint32], page_tokens: int) -> list[bytes]: ...
 def external_keys(root: bytes, hashes: Sequence[bytes]) -> list[bytes]:
