@@ -54,6 +54,7 @@ class Daemon:
         self.calls: list[str] = []
         self.pushed: list[tuple[bytes, tuple[int, int]]] = []
         self.has_shm = True
+        self.records_max = 4096
 
     def call(self, name: str) -> None:
         self.calls.append(name)
@@ -160,7 +161,8 @@ class Client:
     def server_info(self):
         if not self.connected:
             return None
-        return SimpleNamespace(instance_id=str(self._daemon.instance), version="fake")
+        return SimpleNamespace(instance_id=str(self._daemon.instance), version="fake",
+                               batch_pages_max=self._daemon.records_max)
 
     def wait_connected(self, timeout):
         self._daemon.call("wait_connected")
@@ -175,6 +177,8 @@ class Client:
                request_id=b"", sequence_id=b"", peek=False):
         self._daemon.call("lookup")
         parts = list(parts) or [(0, 0)]
+        if len(keys) * len(parts) > self._daemon.records_max:
+            raise PagodaError("INVALID_ARGUMENT", "too many records in one question")
         with self._daemon.lock:
             found, records = [], set()
             for key, part in itertools.product(keys, parts):

@@ -4,6 +4,7 @@ and a daemon in memory (fake_core.py); one test for each way in which connectors
 """
 
 import time
+from types import SimpleNamespace
 
 import fake_core
 import pytest
@@ -487,3 +488,49 @@ def test_roles(daemon, engine, way):
     second = engine(way, role="kv_producer")
     second.generate(Request("a", PROMPT))
     assert not second.loaded_tokens["a"]
+
+
+def test_prompts_longer_than_one_question(daemon, engine, way):
+    daemon.records_max = 2 * HEADS + 1
+    first = engine(way)
+    first.generate(Request("a", PROMPT * 2, 3))
+    second = engine(way)
+    second.generate(Request("a", PROMPT * 2, 3))
+    assert second.loaded_tokens["a"] == 8 * BLOCK and second.stats["loaded_pages"] == 8 * HEADS
+    check(daemon, second, PROMPT * 2)
+    eventually(lambda: not daemon.leases)
+    third = engine(way)
+    hit = fake_core.external_keys(roots(third)[0], Request("x", PROMPT * 2).block_hashes)
+    request = third.add(Request("a", PROMPT * 2, 3))
+    eventually(lambda: len(daemon.leases) == 4)
+    daemon.drop([one for one in daemon.pages if one[1] == hit[5]])
+    eventually(lambda: (third.step(), request.status == "finished")[1])
+    assert third.stats["loaded_pages"] == 5 * HEADS
+
+
+def test_adapters_of_one_name_and_other_weights_do_not_meet(daemon, engine, tmp_path):
+    def request(name, folder, data):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "adapter_model.safetensors").write_bytes(data)
+        one = Request(name, PROMPT)
+        one.lora_request = SimpleNamespace(
+            name="poet", adapter_id=1, lora_path=str(tmp_path / folder)
+        )
+        return one
+
+    engine().generate(request("a", "one", b"x" * 99))
+    second = engine()
+    second.generate(request("b", "two", b"y" * 99), request("c", "three", b"x" * 99),
+                    Request("d", PROMPT))
+    assert [second.loaded_tokens[one] for one in "bcd"] == [0, 4 * BLOCK, 0]
+
+
+def test_a_cache_that_no_worker_can_load_is_asked_for_once(daemon, engine, way):
+    engine(way).generate(Request("a", PROMPT))
+    second = engine(way)
+    second.workers[0]._worker._loader = None
+    second.generate(Request("a", PROMPT, 3))
+    lookups = daemon.calls.count("lookup")
+    second.generate(Request("b", OTHER, 3))
+    assert second.loaded_tokens["b"] == 0 and second.loaded_tokens["a"] == 4 * BLOCK
+    assert daemon.calls.count("lookup") == lookups + 1  # what of it is stored

@@ -5,6 +5,7 @@ import types
 import fake_core
 import numpy as np
 import pytest
+import stand_ins
 from mini_engine import BLOCK, DIM, HEADS, LAYERS, HostTensor, Request, make_configs
 from fixtures import KVConnectorRole, connector_module
 
@@ -479,3 +480,17 @@ def test_rounding_to_bf16():
 
     values = np.asarray([1, -2, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-12], np.float32)
     assert [hex(one) for one in to_bf16(values)] == ["0x3f80", "0xc000", "0x3f80", "0x3f82", "0x3f81"]
+
+
+@pytest.mark.skipif(not stand_ins.HAVE_VLLM, reason="vLLM is not installed")
+@pytest.mark.parametrize("name", ["sha256", "sha256_cbor"])
+def test_the_known_answer_is_what_the_engine_computes(name):
+    from vllm.utils.hashing import get_hash_fn_by_name
+    from vllm.v1.core import kv_cache_utils
+
+    config, _ = make_configs()
+    config.cache_config.prefix_caching_hash_algo = name
+    function = get_hash_fn_by_name(name)
+    kv_cache_utils.init_none_hash(function)
+    answer = kv_cache_utils.hash_block_tokens(function, None, range(BLOCK))
+    assert plan_module._hash_fact(config, BLOCK) == f"{name}-{answer.hex()[:16]}"

@@ -22,7 +22,9 @@ from pagoda_kv.vllm.guard import log_once, reason
 from pagoda_kv.vllm.layout import Addresses
 from pagoda_kv.vllm.messages import Load
 from pagoda_kv.vllm.plan import CachePlan
-from pagoda_kv.vllm.prober import fidelity_min
+from pagoda_kv.vllm.prober import fidelity_min, keys_per_question
+
+BYTES_PER_SECOND = 1e9  # at least: for each gigabyte a load may take a second more
 
 
 @dataclasses.dataclass
@@ -30,6 +32,7 @@ class _Source:
     """Pages of one load: where each layer of each (page, head) begins."""
 
     load: Load
+    first: int  # of the load's pages
     pages: int  # whole ones
     addresses: Addresses  # [page * head][layer]
     still_valid: Callable[[], bool]
@@ -136,7 +139,9 @@ class Loader:
         self._thread.start()
 
     def start(self, loads: list[Load]) -> LoadJob:
-        deadline = time.monotonic() + self._config.load_deadline_ms / 1000
+        pages = sum(len(load.hashes) for load in loads) * len(self._heads)
+        seconds = self._config.load_deadline_ms / 1000 + pages * self._plan.page_bytes / BYTES_PER_SECOND
+        deadline = time.monotonic() + seconds
         job = LoadJob(loads, len(self._plan.layer_names), deadline)
         self._jobs.put(job)
         return job
@@ -162,13 +167,10 @@ class Loader:
         sources = []
         try:
             for load in job.loads:
-                source = self._find(load)
-                blocks = 0 if source is None else source.pages * self._plan.blocks_per_page
-                if blocks < len(load.block_ids):
-                    job.fail(load, blocks)
+                pages = self._find_all(load, sources)
+                if pages * self._plan.blocks_per_page < len(load.block_ids):
+                    job.fail(load, pages * self._plan.blocks_per_page)
                     self._count("load_failures:gone")
-                if source is not None:
-                    sources.append(source)
             for layer in range(len(self._plan.layer_names)):
                 if not job.copy_layer(lambda: self._copy(layer, sources)):
                     self._count("load_failures:cancelled")
@@ -191,17 +193,31 @@ class Loader:
 
     def _copy(self, layer: int, sources: list[_Source]) -> None:
         for source in sources:
-            blocks = source.load.block_ids[: source.pages * self._plan.blocks_per_page]
+            per_page = self._plan.blocks_per_page
+            end = source.first + source.pages
+            blocks = source.load.block_ids[source.first * per_page : end * per_page]
             self._copier.load(layer, blocks, source.layer(layer))
 
-    def _find(self, load: Load) -> _Source | None:
-        if not load.hashes or not self._client.connected:
-            return None
-        scope = self._client.scope(load.scope)
+    def _find_all(self, load: Load, sources: list[_Source]) -> int:
+        """Whole pages from the first one on, in as many questions as the daemon wants."""
+        pages = 0
+        size = keys_per_question(self._client, len(self._heads))
+        while pages < len(load.hashes):
+            source = self._find(load, pages, load.hashes[pages : pages + size])
+            if source is None:
+                break
+            sources.append(source)
+            pages += source.pages
+            if pages % size:
+                break
+        return pages
+
+    def _find(self, load: Load, first: int, hashes: list[bytes]) -> _Source | None:
+        scope = self._client.scope(load.scope) if self._client.connected else None
         if scope is None:
             return None
         parts = [(head, 1) for head in self._heads]
-        keys = self._core.external_keys(scope.root, load.hashes)
+        keys = self._core.external_keys(scope.root, hashes)
         hit = self._client.lookup(
             scope,
             keys,
@@ -215,46 +231,54 @@ class Loader:
         page_keys = [key for key in keys for _ in parts]
         count = len(hit) // len(parts) * len(parts)
         try:
-            source = self._mapped(load, hit, page_keys, count)
+            source = self._mapped(load, first, hit, page_keys, count)
         except self._core.PagodaError:  # no shared memory with it, or still on the way there
             source = None
         if source is None or source.pages * len(parts) < count:
-            source = self._fetched(load, hit, page_keys, count)
+            source = self._fetched(load, first, hit, page_keys, count)
         if source.pages == 0:
             self._client.release(hit)
             return None
         return source
 
-    def _mapped(self, load: Load, hit: Any, keys: list[bytes], count: int) -> _Source:
+    def _mapped(
+        self, load: Load, first: int, hit: Any, keys: list[bytes], count: int
+    ) -> _Source:
         mapped = self._client.map(hit, keys, count=count)
         headers = [mapped.header(index) for index in range(len(mapped))]
-        count = self._whole_pages(load, headers) * len(self._heads)
+        count = self._whole_pages(load, first, headers) * len(self._heads)
         if self._encoded(headers[:count]):
             segments = [mapped.segments(index) for index in range(count)]
-            return self._decoded(load, headers[:count], segments, mapped.still_valid, mapped, hit)
+            return self._decoded(
+                load, first, headers[:count], segments, mapped.still_valid, mapped, hit
+            )
         spans = mapped.spans() if count else np.empty((0, 5), np.uint64)
-        return self._source(load, count, spans, mapped.still_valid, mapped, hit)
+        return self._source(load, first, count, spans, mapped.still_valid, mapped, hit)
 
-    def _fetched(self, load: Load, hit: Any, keys: list[bytes], count: int) -> _Source:
+    def _fetched(
+        self, load: Load, first: int, hit: Any, keys: list[bytes], count: int
+    ) -> _Source:
         result = self._client.fetch(hit, keys, count=count)
         if result.error is not None:
             log_once("load", reason(result.error), "%s", result.error)
         headers = [page.header for page in result.pages]
-        count = self._whole_pages(load, headers) * len(self._heads)
+        count = self._whole_pages(load, first, headers) * len(self._heads)
         if self._encoded(headers[:count]):
             segments = [page.segments for page in result.pages[:count]]
-            return self._decoded(load, headers[:count], segments, lambda: True, result, hit)
+            return self._decoded(
+                load, first, headers[:count], segments, lambda: True, result, hit
+            )
         rows = [
             (index, begin, layers, segment.ctypes.data, segment.nbytes)
             for index, page in enumerate(result.pages[:count])
             for segment, (begin, layers) in zip(page.segments, page.header.segment_layers)
         ]
         spans = np.asarray(rows, np.uint64).reshape(-1, 5)
-        return self._source(load, count, spans, lambda: True, result, hit)
+        return self._source(load, first, count, spans, lambda: True, result, hit)
 
-    def _whole_pages(self, load: Load, headers: list[Any]) -> int:
+    def _whole_pages(self, load: Load, first: int, headers: list[Any]) -> int:
         good = 0
-        while good < len(headers) and self._is_ours(load, good, headers[good]):
+        while good < len(headers) and self._is_ours(load, first, good, headers[good]):
             good += 1
         return good // len(self._heads)
 
@@ -262,17 +286,17 @@ class Loader:
         return any(header.precision != self._plan.precision for header in headers)
 
     def _decoded(
-        self, load: Load, headers: list[Any], segments: list[Any], still_valid: Any, keep: Any,
-        lease: Any,
+        self, load: Load, first: int, headers: list[Any], segments: list[Any], still_valid: Any,
+        keep: Any, lease: Any,
     ) -> _Source:
         decoder = PageDecoder(self._plan, segments, headers)
         pages = len(headers) // len(self._heads)
-        return _Source(
-            load, pages, np.empty((0, 0), np.uint64), still_valid, keep, lease, decoder
-        )
+        nowhere = np.empty((0, 0), np.uint64)
+        return _Source(load, first, pages, nowhere, still_valid, keep, lease, decoder)
 
     def _source(
-        self, load: Load, count: int, spans: Any, still_valid: Any, keep: Any, lease: Any
+        self, load: Load, first: int, count: int, spans: Any, still_valid: Any, keep: Any,
+        lease: Any,
     ) -> _Source:
         layers = len(self._plan.layer_names)
         addresses = np.zeros((count, layers), np.uint64)
@@ -283,16 +307,16 @@ class Loader:
                 addresses[int(page), int(begin) : int(begin) + int(number)] = at
         if not addresses.all():
             raise ValueError("a page came without all of its layers")
-        return _Source(
-            load, count // len(self._heads), addresses, still_valid, keep, lease
-        )
+        pages = count // len(self._heads)
+        return _Source(load, first, pages, addresses, still_valid, keep, lease)
 
-    def _is_ours(self, load: Load, index: int, header: Any) -> bool:
+    def _is_ours(self, load: Load, first: int, index: int, header: Any) -> bool:
         page, part = divmod(index, len(self._heads))
+        position = (load.first_page + first + page) * self._plan.page_tokens
         return (
             header.page_tokens == self._plan.page_tokens
             and header.layer_count == len(self._plan.layer_names)
             and (header.head_begin, header.head_count) == (self._heads[part], 1)
-            and header.base_position == (load.first_page + page) * self._plan.page_tokens
+            and header.base_position == position
             and header.precision in self._precisions
         )

@@ -47,13 +47,14 @@ class WorkerMessage(KVConnectorWorkerMetadata):
     step: int = 0
     failed: bool = False  # a load of this step failed: what the step computed is not to be kept
     loaded: Counter = field(default_factory=Counter)  # request -> ranks that are done with it
+    disabled: bool = False  # this rank's cache is not one that can be loaded
     failed_loads: set[str] = field(default_factory=set)  # requests
     unsaved: dict[str, list[bytes]] = field(default_factory=dict)  # request -> hashes
     stored: Counter = field(default_factory=Counter)  # hash -> ranks whose part is stored
 
     def is_empty(self) -> bool:
         return not (
-            self.failed or self.loaded or self.failed_loads or self.unsaved or self.stored
+            self.failed or self.disabled or self.loaded or self.failed_loads or self.unsaved or self.stored
         )
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "WorkerMessage":
@@ -64,6 +65,7 @@ class WorkerMessage(KVConnectorWorkerMetadata):
         return WorkerMessage(
             step=max(self.step, other.step),
             failed=self.failed or other.failed,
+            disabled=self.disabled or other.disabled,
             loaded=self.loaded + other.loaded,
             failed_loads=self.failed_loads | other.failed_loads,
             unsaved=unsaved,

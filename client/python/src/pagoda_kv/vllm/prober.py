@@ -24,6 +24,26 @@ from pagoda_kv.vllm.plan import CachePlan
 REST_SECONDS = 0.5
 ASK_AGAIN_SECONDS = 0.005  # while pages come up
 LEASE_MARGIN_SECONDS = 1.0  # a lease that is shorter is not worth to load under
+RECORDS_MAX = 4096  # of one question, where the daemon does not say
+
+
+class Found:
+    """A prefix, by as many questions as it takes: the daemon takes only so many records in one."""
+
+    def __init__(self, hits: list[Any], now: float) -> None:
+        self.hits = hits
+        self.pages = [page for hit in hits for page in hit.pages]
+        self.lease_seconds = min((hit.lease_seconds for hit in hits), default=0.0)
+        self.expires = now + self.lease_seconds
+        self.loading = any(hit.loading for hit in hits)
+
+    def __len__(self) -> int:
+        return len(self.pages)
+
+
+def keys_per_question(client: Any, parts: int) -> int:
+    info = client.server_info
+    return max(1, (getattr(info, "batch_pages_max", 0) or RECORDS_MAX) // parts)
 
 
 @dataclasses.dataclass
@@ -155,17 +175,28 @@ class Prober:
                 log_once("lookup", "scope", "the daemon gives this client no scope %r", probe.scope)
             return
         keys = self._core.external_keys(scope.root, probe.hashes)
-        probe.future = self._threads.submit(
-            self._client.lookup,
-            scope,
-            keys,
-            precision_min=self._plan.precision_min,
-            fidelity_min=fidelity_min(self._plan),
-            parts=self._parts,
-            request_id=probe.lease_id,
-            peek=probe.peek,
-        )
+        probe.future = self._threads.submit(self._lookup, scope, keys, probe.lease_id, probe.peek)
         probe.future.add_done_callback(lambda future: self._after(probe, future))
+
+    def _lookup(self, scope: Any, keys: list[bytes], lease_id: bytes, peek: bool) -> Found:
+        size = keys_per_question(self._client, len(self._parts))
+        hits = []
+        for begin in range(0, len(keys), size):
+            some = keys[begin : begin + size]
+            hit = self._client.lookup(
+                scope,
+                some,
+                precision_min=self._plan.precision_min,
+                fidelity_min=fidelity_min(self._plan),
+                parts=self._parts,
+                request_id=lease_id[:12] + begin.to_bytes(4, "little"),
+                peek=peek,
+            )
+            if hit:
+                hits.append(hit)
+            if len(hit) < len(some) * len(self._parts):
+                break
+        return Found(hits, self._clock())
 
     def _after(self, probe: Probe, future: "Future[Any]") -> None:
         # On a thread of the pool. Nobody waits for this answer any more: its lease goes back.
@@ -173,11 +204,12 @@ class Prober:
             if future.exception() is None and future.result():
                 self._give_back(future.result())
 
-    def _give_back(self, hit: Any) -> None:
-        try:
-            self._client.release(hit)
-        except Exception:  # it ends by itself
-            self._count("release_failures")
+    def _give_back(self, found: Found) -> None:
+        for hit in found.hits:
+            try:
+                self._client.release(hit)
+            except Exception:  # it ends by itself
+                self._count("release_failures")
 
     def _take(self, probe: Probe, future: "Future[Any]", now: float) -> None:
         probe.future = None
@@ -193,8 +225,8 @@ class Prober:
             probe.pages, probe.hit = 0, None
             return
         probe.hit = hit
-        probe.expires = now + hit.lease_seconds
-        probe.renew_at = now + hit.lease_seconds / 2
+        probe.expires = hit.expires
+        probe.renew_at = hit.expires - hit.lease_seconds / 2
         if hit.loading and not probe.peek and not probe.released:
             if now - probe.began < self._config.load_wait_ms / 1000:
                 probe.ask_at = now + ASK_AGAIN_SECONDS

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pagoda_kv.vllm import weights
 from pagoda_kv.vllm.config import ConnectorConfig
 from pagoda_kv.vllm.messages import Load, Save, StepMessage, WorkerMessage
 from pagoda_kv.vllm.plan import CachePlan
@@ -42,6 +43,7 @@ class RequestState:
     ranks_loaded: int = 0
     load_failed: bool = False
     blocks: list[int] = dataclasses.field(default_factory=list)
+    salt: bytes = b""  # of what the engine's hashes do not tell apart
     stored: int | None = None  # pages that the daemon has or was given; None: ask it
     reprobes: int = 0
 
@@ -77,6 +79,7 @@ class SchedulerSide:
         self._failed_steps: collections.deque[int] = collections.deque(maxlen=FAILED_STEPS_KEPT)
         self._instance = ""
         self._salt = b""
+        self._adapters: dict[str, bytes] = {}  # path -> what its weights are known by
 
     # What the engine asks ------------------------------------------------------------------------
 
@@ -176,6 +179,7 @@ class SchedulerSide:
         if not isinstance(message, WorkerMessage):
             return
         self._seen_through = max(self._seen_through, message.step)
+        self._may_load = self._may_load and not message.disabled
         if message.failed:
             self._failed_steps.append(message.step)
         for request_id, ranks in message.loaded.items():
@@ -220,7 +224,7 @@ class SchedulerSide:
         state = self._states.get(request.request_id)
         if state is None:
             scope = self._config.scope_of(getattr(request, "cache_salt", None))
-            state = RequestState(request, scope)
+            state = RequestState(request, scope, salt=self._adapter_salt(request))
             self._states[request.request_id] = state
         state.request = request
         return state
@@ -237,9 +241,22 @@ class SchedulerSide:
 
     def _hashes(self, request: Any) -> list[bytes]:
         hashes = self._plan.page_hashes(request.block_hashes)
-        if not self._salt:
-            return hashes
-        return [hashlib.sha256(self._salt + one).digest() for one in hashes]
+        salt = self._salt + self._state(request).salt
+        return [hashlib.sha256(salt + one).digest() for one in hashes] if salt else hashes
+
+    def _adapter_salt(self, request: Any) -> bytes:
+        """The engine's hash has a LoRA adapter's name; other weights may have the same one."""
+        lora = getattr(request, "lora_request", None)
+        if lora is None:
+            return b""
+        path = str(getattr(lora, "lora_path", ""))
+        if path not in self._adapters:
+            try:
+                found = weights.fingerprint(path)
+            except OSError:
+                found = f"unread@{path}"
+            self._adapters[path] = found.encode()
+        return self._adapters[path]
 
     def _probe(self, state: RequestState, *, peek: bool = False) -> None:
         self._prober.release(state.probe)

@@ -11,7 +11,10 @@ import os
 import struct
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-CONFIG_FILES = ("config.json", "quantize_config.json", "hf_quant_config.json", "params.json")
+CONFIG_FILES = (
+    "config.json", "quantize_config.json", "hf_quant_config.json", "params.json",
+    "adapter_config.json",
+)
 SAMPLES = 17
 SAMPLE_BYTES = 4096
 HEADER_BYTES_MAX = 64 << 20

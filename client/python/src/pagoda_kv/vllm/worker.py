@@ -93,6 +93,8 @@ class WorkerSide:
         self._started = True
         in_step = [load for load in self._message.loads if not load.between_steps]
         if self._loader is None:
+            self._answer.disabled = bool(self._message.loads)
+            self._answer.failed = bool(in_step)
             for load in self._message.loads:
                 job = LoadJob([load], 0, 0.0)
                 job.fail_all()
@@ -126,7 +128,7 @@ class WorkerSide:
             failed = bool(self._step_job.failed_blocks)
             self._take(self._step_job)
             self._step_job = None
-        self._answer.failed = failed
+        self._answer.failed |= failed
         if self._saver is not None:
             try:
                 self._saver.end_step(self._message, failed)
