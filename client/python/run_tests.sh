@@ -8,8 +8,8 @@ usage() {
   cat <<'TEXT'
 usage: client/python/run_tests.sh [--python PROGRAM] [--only-build] [PYTEST-ARGUMENT ...]
 
-Builds the source distribution, a wheel from that, installs the wheel in a clean virtual environment,
-checks the types (mypy) and runs the tests against a real pagodad.
+Builds the source distribution and a wheel from that, installs the wheel in a clean virtual
+environment, checks the types (mypy) and runs the tests against a real pagodad.
 
   --python PROGRAM  the Python to test with (default: python3); 3.10 or newer
   --only-build      stop once the wheel is there; prints its path
@@ -18,9 +18,9 @@ checks the types (mypy) and runs the tests against a real pagodad.
   PAGODAD           path of the daemon (default: $PAGODA_BUILD_DIR/bin/pagodad)
   PAGODA_BUILD_DIR  where Pagoda was built (default: build/release)
 
-Everything is made under build/python-venv; a second run compiles only what has changed. Tests of what
-stands on torch, Transformers or vLLM are skipped where those are not installed, and say so. The last
-line sums up: N passed, N failed, N skipped.
+Everything is made under build/python-venv; a second run compiles only what has changed. Tests of
+what stands on torch, Transformers or vLLM are skipped where those are not installed, and say so. The
+last line sums up: N passed, N failed, N skipped.
 TEXT
 }
 
@@ -145,6 +145,7 @@ step types check_types
 passed=$((passed + 1))
 run_pytest tests "$here/tests" "$@"
 [[ ! -d $here/vllm_tests ]] || run_pytest vllm_tests "$here/vllm_tests" "$@"
-grep -h '^SKIPPED' "$folder/tests.log" "$folder/vllm_tests.log" 2> /dev/null | sed 's/^SKIPPED/skipped:/'
+grep -h '^SKIPPED' "$folder/tests.log" "$folder/vllm_tests.log" 2> /dev/null |
+  sed 's/^SKIPPED/skipped:/'
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0))

@@ -1,5 +1,5 @@
-"""Goal: whatever goes wrong is a PagodaError with its code, or a TypeError, and no wait is longer than
-it may be. Method: wrong arguments, closed clients, no daemon, and a daemon that is killed."""
+"""Goal: whatever goes wrong is a PagodaError with its code, or a TypeError, and no wait is longer
+than it may be. Method: wrong arguments, closed clients, no daemon, and a daemon that is killed."""
 
 import threading
 import time

@@ -65,7 +65,8 @@ def test_only_full_pages_have_keys():
 
 @pytest.mark.parametrize("token", [-1, 2**32, 2**70])
 def test_tokens_have_32_bits(token):
-    with pytest.raises(pagoda_kv.PagodaError, match=r"token_ids\[1\] is -?\d+; accepted: 0 to 4294967295"):
+    text = r"token_ids\[1\] is -?\d+; accepted: 0 to 4294967295"
+    with pytest.raises(pagoda_kv.PagodaError, match=text):
         pagoda_kv.key_chain(ROOT, [1, token], 4)
     with pytest.raises(pagoda_kv.PagodaError, match="page_tokens"):
         pagoda_kv.key_chain(ROOT, [1], 0)
@@ -93,10 +94,8 @@ def test_copies_end_where_they_should():
         target = np.zeros_like(source)
         edges = np.array([0, 1, 1, 1000, 4_999_999, 5_000_000], np.uint64)
         lengths = np.diff(edges)
-        rows = np.stack(
-            [edges[:-1] + np.uint64(target.ctypes.data), edges[:-1] + np.uint64(source.ctypes.data), lengths],
-            axis=1,
-        )
+        starts = [np.uint64(side.ctypes.data) + edges[:-1] for side in (target, source)]
+        rows = np.stack([*starts, lengths], axis=1)
         assert pagoda_kv.copy_spans(rows, threads) == source.nbytes
         assert np.array_equal(source, target)
     assert pagoda_kv.copy_spans(np.zeros((0, 3), np.uint64)) == 0

@@ -1,5 +1,5 @@
-"""Goal: the README's examples work. Method: its blocks of Python, in order, as one program, against a
-real daemon."""
+"""Goal: the README's examples work. Method: its blocks of Python, in order, as one program, against
+a real daemon."""
 
 import re
 import subprocess

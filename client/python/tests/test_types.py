@@ -1,5 +1,5 @@
-"""Goal: the stubs say what the module has: every name, and the parameters of every function. Method:
-the stub's syntax tree beside the signatures that the module knows of itself."""
+"""Goal: the stubs say what the module has: every name, and the parameters of every function.
+Method: the stub's syntax tree beside the signatures that the module knows of itself."""
 
 import ast
 import pathlib

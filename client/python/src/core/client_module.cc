@@ -121,16 +121,9 @@ struct Wanted {
   std::vector<PageKey> keys;
   client::FetchOptions options;
 };
-Wanted WantedOf(const Hit& hit, nb::handle keys, uint32_t begin, uint32_t count) {
+Wanted WantedOf(nb::handle keys, uint32_t begin, uint32_t count) {
   Wanted wanted;
   wanted.keys = KeysOf(keys);
-  // The library wants a chain as it was looked up: of keys given once a part, the first each.
-  const size_t parts = hit.result.parts.size();
-  if (parts > 1 && wanted.keys.size() >= parts && wanted.keys[0] == wanted.keys[1]) {
-    std::vector<PageKey> chain;
-    for (size_t i = 0; i < wanted.keys.size(); i += parts) chain.push_back(wanted.keys[i]);
-    wanted.keys = std::move(chain);
-  }
   wanted.options.page_begin = begin;
   wanted.options.page_count = count;
   return wanted;
@@ -138,7 +131,7 @@ Wanted WantedOf(const Hit& hit, nb::handle keys, uint32_t begin, uint32_t count)
 
 nb::object FetchPages(const PyClient& self, const Hit& hit, nb::handle keys, uint32_t begin,
                       uint32_t count, const std::optional<std::string>& precision_max) {
-  Wanted wanted = WantedOf(hit, keys, begin, count);
+  Wanted wanted = WantedOf(keys, begin, count);
   if (precision_max.has_value()) {
     wanted.options.precision_max = PrecisionOf(*precision_max, "precision_max");
   }
@@ -157,7 +150,7 @@ std::shared_ptr<T> WithItsClient(std::unique_ptr<T> object,
 
 Fetch StartFetch(const PyClient& self, const Hit& hit, nb::handle keys, uint32_t begin,
                  uint32_t count) {
-  const Wanted wanted = WantedOf(hit, keys, begin, count);
+  const Wanted wanted = WantedOf(keys, begin, count);
   const auto start = [&]() -> absl::StatusOr<std::shared_ptr<FetchState>> {
     PAGODA_ASSIGN_OR_RETURN(std::shared_ptr<client::Client> client, self.shared()->Get());
     PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<client::PageFetch> fetch,
@@ -170,7 +163,7 @@ Fetch StartFetch(const PyClient& self, const Hit& hit, nb::handle keys, uint32_t
 }
 
 Mapped Map(const PyClient& self, const Hit& hit, nb::handle keys, uint32_t begin, uint32_t count) {
-  const Wanted wanted = WantedOf(hit, keys, begin, count);
+  const Wanted wanted = WantedOf(keys, begin, count);
   return {ValueOrRaise(self.Call([&](client::Client& client) {
             return client.Map(hit.result, wanted.keys, wanted.options);
           })),

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -100,7 +101,12 @@ uint64_t CopySpans(const CopyRows& spans, int64_t threads) {
     std::vector<std::thread> others;
     for (uint64_t part = 1; part < parts; ++part) {
       const uint64_t end = part + 1 == parts ? bytes : edge(part + 1);
-      others.emplace_back([&copies, begin = edge(part), end] { CopyRange(copies, begin, end); });
+      const auto copy = [&copies, begin = edge(part), end] { CopyRange(copies, begin, end); };
+      try {
+        others.emplace_back(copy);
+      } catch (const std::system_error&) {  // no more threads to be had
+        copy();
+      }
     }
     CopyRange(copies, 0, parts == 1 ? bytes : edge(1));
     for (std::thread& other : others) other.join();

@@ -65,11 +65,15 @@ class AsyncClient:
         self.close()
 
     async def _call(
-        self, function: Callable[..., T], *arguments: Any, unwanted: Callable[[T], None] | None = None
+        self,
+        function: Callable[..., T],
+        *arguments: Any,
+        unwanted: Callable[[T], None] | None = None,
     ) -> T:
         if self._waiting >= self._waiting_max:
-            error = PagodaError(f"RESOURCE_EXHAUSTED: {self._waiting} calls wait, at most that many")
-            error.code = "RESOURCE_EXHAUSTED"
+            code = "RESOURCE_EXHAUSTED"
+            error = PagodaError(f"{code}: {self._waiting} calls wait, at most {self._waiting_max}")
+            error.code = code
             raise error
         self._waiting += 1
         future = self._executor.submit(function, *arguments)
