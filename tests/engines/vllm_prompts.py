@@ -2,8 +2,9 @@
 """Runs one vLLM engine over a fixed set of prompts and writes the greedy outputs as JSON.
 
 Shared prefixes, conversations of three turns, requests that are aborted in the middle, and so few
-KV blocks that running requests are preempted. What it prints last, as JSON too: tokens found cached,
-preemptions, aborts, seconds.
+KV blocks that running requests are preempted. What it prints last, as JSON too: tokens that were
+cached,
+preemptions, aborts, seconds; and what the connector counted.
 
 usage: vllm_prompts.py MODEL OUT [--kv JSON] [--prompts N] [--rounds N] [--half COMMAND]
 """
@@ -33,6 +34,20 @@ def chat(turns):
     return text + "<|im_start|>assistant\n"
 
 
+def watch_counters(counted):
+    """Adds up what the connector counts, which it gives to vLLM's loggers otherwise."""
+    from pagoda_kv.vllm.stats import Counters
+
+    take = Counters.take
+
+    def taken(self):
+        stats = take(self)
+        counted.update(stats.data if stats is not None else {})
+        return stats
+
+    Counters.take = taken
+
+
 class Driver:
     def __init__(self, arguments):
         from vllm import LLM, SamplingParams
@@ -55,6 +70,9 @@ class Driver:
             return preempt(*args, **kwargs)
 
         self.scheduler._preempt_request = counted
+        self.counted = collections.Counter()
+        if arguments.kv:
+            watch_counters(self.counted)
 
     def run(self, prompts, half=None, aborts=()):
         """prompts: name -> list of (what was said before, question); a list is a conversation."""
@@ -135,6 +153,7 @@ def main():
     aborts = [f" The visitor likes {topic}." for topic in TOPICS[: max(2, arguments.prompts // 8)]]
     for number in range(arguments.rounds):
         driver.seen.clear()
+        driver.counted.clear()
         driver.scheduler.reset_prefix_cache()
         began = time.monotonic()
         outputs = driver.run(make_prompts(arguments.prompts), arguments.half, aborts)
@@ -142,10 +161,8 @@ def main():
             json.dump(outputs, stream, sort_keys=True)
         driver.seen["seconds"] = round(time.monotonic() - began, 1)
         driver.seen["outputs"] = len(outputs)
-        connector = driver.scheduler.connector
-        if connector is not None and hasattr(connector, "summary"):
-            driver.seen.update(connector.summary())
         print("RUN", number, json.dumps(driver.seen, sort_keys=True), flush=True)
+        print("COUNTED", number, json.dumps(driver.counted, sort_keys=True), flush=True)
         time.sleep(2)  # pushes that are under way
 
 

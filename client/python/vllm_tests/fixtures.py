@@ -19,12 +19,11 @@ except ImportError:
 
 stand_ins.install()
 
+from mini_engine import MiniEngine  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
 
 from pagoda_kv.vllm import connector as connector_module  # noqa: E402
 from pagoda_kv.vllm import guard  # noqa: E402
-
-from mini_engine import MiniEngine  # noqa: E402
 
 
 @pytest.fixture

@@ -301,8 +301,9 @@ class MiniEngine:
                 worker.wait_for_layer_load(f"layer.{layer}")
                 for request_id, count in scheduled.items():
                     request, begin = self._request(request_id), computed[request_id]
-                    right = self._layer(rank, layer, request, begin, begin + count, seen[request_id])
-                    good[request_id] &= right
+                    good[request_id] &= self._layer(
+                        rank, layer, request, begin, begin + count, seen[request_id]
+                    )
                 worker.save_kv_layer(f"layer.{layer}", None, None)
         return good
 

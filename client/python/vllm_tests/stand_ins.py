@@ -11,7 +11,6 @@ import pickle
 import sys
 import types
 
-
 HAVE_VLLM = importlib.util.find_spec("vllm") is not None
 
 

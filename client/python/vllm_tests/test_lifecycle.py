@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import fake_core
 import pytest
-from mini_engine import BLOCK, HEADS, LAYERS, Request, assert_pages_right
 from fixtures import roots
+from mini_engine import BLOCK, HEADS, LAYERS, Request, assert_pages_right
 
 PROMPT = [(i * 37) % 89 for i in range(4 * BLOCK + 5)]
 OTHER = PROMPT[: 2 * BLOCK] + [(i * 11) % 83 for i in range(2 * BLOCK + 9)]

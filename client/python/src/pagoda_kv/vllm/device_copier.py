@@ -1,11 +1,11 @@
 """Copies between pages and a cache in a GPU's memory, on a stream of their own.
 
-Bytes go through pinned memory: pages are collected there (or taken from there), one copy crosses the
-bus for each layer, and an indexed copy on the device does the rest. The engine's stream waits for
-the loads of a layer in front of it, and in front of a step for the saves of the one before, whose
-blocks it may write over; the engine's thread waits for neither.
+Bytes go through pinned memory: pages are collected there (or taken from there), one copy crosses
+the bus for each layer, and an indexed copy on the device does the rest. The engine's stream waits
+for the loads of a layer in front of it, and in front of a step for the saves of the one before,
+whose blocks it may write over; the engine's thread waits for neither.
 
-On a device of type "cpu" there are no streams and everything happens at once: that is how it is tested.
+On a device of type "cpu" there are no streams and everything happens at once: so it is tested.
 """
 
 import contextlib
@@ -95,7 +95,8 @@ class DeviceCopier:
             event.record(self._stream)
         return _Saves(self._core, self._plan.layer_bytes, saves, event)
 
-    # Shapes: pages are [page * head][bytes], a cache's content [block][piece][head][token][content].
+    # Shapes: pages are [page * head][bytes], a cache's content
+    # [block][piece][head][token][content].
 
     def _to_cache(self, pages: torch.Tensor, blocks: int) -> torch.Tensor:
         _, pieces, heads, tokens, content = self._layers[0].shape

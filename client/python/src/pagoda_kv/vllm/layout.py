@@ -74,10 +74,8 @@ class CacheLayout:
         return np.uint64(value)
 
 
-def describe(
-    plan: CachePlan, tensors: Mapping[str, Any], block_count: int
-) -> CacheLayout:
-    """Of the tensors that the engine registers. Raises Unsupported where they are not as planned."""
+def describe(plan: CachePlan, tensors: Mapping[str, Any], block_count: int) -> CacheLayout:
+    """Of the tensors that the engine registers; Unsupported where they are not as planned."""
     missing = [name for name in plan.layer_names if name not in tensors]
     if missing:
         raise Unsupported(f"layer {missing[0]!r} has no KV cache of its own")
@@ -101,7 +99,8 @@ def describe(
     ).reshape(-1)
     if plan.precision == "opaque":
         cache_offsets, run_bytes = _joined(token_offsets, content * item)
-        page_offsets = np.arange(cache_offsets.size, dtype=np.uint64)[None, :] * np.uint64(run_bytes)
+        runs = np.arange(cache_offsets.size, dtype=np.uint64)
+        page_offsets = runs[None, :] * np.uint64(run_bytes)
     else:
         cache_offsets, page_offsets, run_bytes = _k_then_v(plan, token_offsets, content * item)
     if heads != len(plan.rank_heads) or page_offsets.size * run_bytes != plan.layer_bytes:

@@ -6,6 +6,7 @@ nothing is written any more, so that a late copy cannot meet the engine's own.
 """
 
 import dataclasses
+import functools
 import queue
 import secrets
 import threading
@@ -140,8 +141,8 @@ class Loader:
 
     def start(self, loads: list[Load]) -> LoadJob:
         pages = sum(len(load.hashes) for load in loads) * len(self._heads)
-        seconds = self._config.load_deadline_ms / 1000 + pages * self._plan.page_bytes / BYTES_PER_SECOND
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + self._config.load_deadline_ms / 1000
+        deadline += pages * self._plan.page_bytes / BYTES_PER_SECOND
         job = LoadJob(loads, len(self._plan.layer_names), deadline)
         self._jobs.put(job)
         return job
@@ -172,7 +173,7 @@ class Loader:
                     job.fail(load, pages * self._plan.blocks_per_page)
                     self._count("load_failures:gone")
             for layer in range(len(self._plan.layer_names)):
-                if not job.copy_layer(lambda: self._copy(layer, sources)):
+                if not job.copy_layer(functools.partial(self._copy, layer, sources)):
                     self._count("load_failures:cancelled")
                     return
             self._copier.finish_loads()

@@ -54,7 +54,12 @@ class WorkerMessage(KVConnectorWorkerMetadata):
 
     def is_empty(self) -> bool:
         return not (
-            self.failed or self.disabled or self.loaded or self.failed_loads or self.unsaved or self.stored
+            self.failed
+            or self.disabled
+            or self.loaded
+            or self.failed_loads
+            or self.unsaved
+            or self.stored
         )
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "WorkerMessage":
