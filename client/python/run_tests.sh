@@ -96,7 +96,8 @@ check_types() {
     cd "$folder" || exit
     sed -n '/^```python$/,/^```$/{/^```/!p}' "$here/README.md" > readme_example.py
     "$folder/test/bin/mypy" --strict --follow-imports=silent \
-      -m pagoda_kv -m pagoda_kv._core -m pagoda_kv.aio &&
+      -m pagoda_kv -m pagoda_kv._core -m pagoda_kv.aio \
+      -m pagoda_kv.kernels -m pagoda_kv._kernels &&
       "$folder/test/bin/mypy" --follow-imports=silent readme_example.py
   )
 }

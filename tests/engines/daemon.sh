@@ -17,7 +17,7 @@ start() {
   mkdir -p "$data"
   rm -f "$socket"
   setsid "$binary" --listen "unix:$socket" --data-dir "$data" --metrics-listen none \
-    --host-capacity "${PAGODA_HOST_CAPACITY:-1GiB}" > "$data/log" 2>&1 < /dev/null &
+    --host-capacity "${PAGODA_HOST_CAPACITY:-1GiB}" ${PAGODA_LADDER:+--ladder "$PAGODA_LADDER"} > "$data/log" 2>&1 < /dev/null &
   local pid=$!
   for ((tries = 0; tries < 300; ++tries)); do
     [[ -S $socket ]] && break

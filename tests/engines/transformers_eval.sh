@@ -7,7 +7,8 @@ usage() {
 usage: tests/engines/transformers_eval.sh [--text legal|tech|prose] [--tokens N] [--short]
 
 With SmolLM2-135M-Instruct and a daemon of its own:
-  - generate() with a PagodaCache beside the default cache, cold and warm (bfloat16)
+  - generate() with a PagodaCache beside the default cache, cold and warm: in bfloat16, exact, and in
+    float32, longer, since few processors are quick at bfloat16
   - NLL and KL of q8 and q4, window 128, paired with raw16 (float32), beside `pagoda eval ppl` on the
     same tokens, where build/release/bin/pagoda is there
 Takes about 10 minutes for 4,096 tokens, 2 with --short (1,024). Sets everything up that is missing
@@ -48,9 +49,15 @@ finish() {
 }
 trap finish EXIT
 
-daemon=$("$BASH" "$here/daemon.sh" start "$folder/data" "$folder/pagoda.sock")
-"$venv/bin/python" "$here/transformers_generate.py" "$model" "$file" "unix:$folder/pagoda.sock" \
-  --threads "$OMP_NUM_THREADS"
+# Pages that left every window stay raw16 for those who read nothing else.
+daemon=$(PAGODA_LADDER=raw16 "$BASH" "$here/daemon.sh" start "$folder/data" "$folder/pagoda.sock")
+for run in "bfloat16 256 16" "float32 1500 48"; do
+  read -r dtype document new <<< "$run"
+  echo "$dtype, $document tokens of $text"
+  "$venv/bin/python" "$here/transformers_generate.py" "$model" "$file" \
+    "unix:$folder/pagoda.sock" --dtype "$dtype" --document "$document" --new "$new" \
+    --threads "$OMP_NUM_THREADS"
+done
 worker=()
 if [[ -x $root/build/release/bin/pagoda ]]; then
   "$root/build/release/bin/pagoda" eval ppl --text "$text" --tokens "$tokens" --window 128 \

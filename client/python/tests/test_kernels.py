@@ -4,8 +4,10 @@ Method: numpy in double beside them: the page format read by an independent deco
 a matrix, softmax over decoded rows; errors held to the bounds of kernels/codec.h and attention.h.
 """
 
+import ast
 import hashlib
 import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -13,7 +15,7 @@ import threading
 import numpy as np
 import pytest
 
-from pagoda_kv import kernels
+from pagoda_kv import _kernels, kernels
 from pagoda_kv._kernels import PagodaError
 from pagoda_kv.kernels import Page, PageShape
 
@@ -530,3 +532,16 @@ def test_the_hash_of_a_known_page_is_known():
         page.write(layer, 0, ramp * (layer + 1), -ramp)
     digest = hashlib.sha256(kernels.encode(page).data()).hexdigest()
     assert digest == "c9044addd78e30e5301682caad65ec13bcaececc39a87a9c3e7c6d67c2b051f2"
+
+
+def test_the_stub_names_what_is_there():
+    stub = pathlib.Path(kernels.__file__).with_name("_kernels.pyi")
+    named = {
+        node.name
+        for node in ast.parse(stub.read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    there = {name for name in dir(_kernels) if not name.startswith("_")} - {"PagodaError"}
+    assert named == there == set(kernels.__all__) - {"encode_bytes", "decode_bytes"}
+    for name in named:
+        assert getattr(_kernels, name).__doc__

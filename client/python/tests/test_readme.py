@@ -19,7 +19,7 @@ def test_the_first_example_is_ten_lines():
 
 
 def test_the_examples_run(pagodad, tmp_path):
-    assert len(examples()) == 4
+    assert len(examples()) == 5
     program = tmp_path / "readme.py"
     program.write_text("\n".join(examples()).replace("127.0.0.1:7070", pagodad.listen))
     done = subprocess.run(

@@ -147,7 +147,7 @@ std::pair<FloatArray, FloatArray> Decode(nb::sequence sequence, int32_t layer) {
 }  // namespace
 
 void BindPages(nb::module_& module) {
-  nb::class_<PageShape>(module, "PageShape")
+  nb::class_<PageShape>(module, "PageShape", "Layers, kv heads and channels of a page's tokens.")
       .def(
           "__init__",
           [](PageShape* self, int32_t layers, int32_t heads, int32_t head_dim, int32_t tokens) {
@@ -168,7 +168,11 @@ void BindPages(nb::module_& module) {
             shape.layer_count, shape.head_count, shape.head_dim, shape.page_tokens);
       });
 
-  nb::class_<Page>(module, "Page")
+  nb::class_<Page>(
+      module, "Page",
+      "K and V of page_tokens tokens, all layers. Without segments raw16, q8 or q4 in\n"
+      "zeroed memory of its own; with them (the payloads, in order) over their memory,\n"
+      "or over a copy where that is not aligned to 64 bytes.")
       .def("__init__", InitPage, nb::arg("shape"), nb::arg("precision") = "raw16",
            nb::arg("segments") = nb::none(), nb::kw_only(), nb::arg("base_position") = 0,
            nb::arg("k_lo_layers") = Layers())
@@ -194,8 +198,9 @@ void BindPages(nb::module_& module) {
                    })
       .def_prop_ro("nbytes", &Page::payload_bytes)
       .def_prop_ro("stored_bytes", [](const Page& page) { return page.header().stored_bytes(); })
-      .def("data", DataOf)
-      .def("write", WriteRows, nb::arg("layer"), nb::arg("token"), nb::arg("k"), nb::arg("v"))
+      .def("data", DataOf, "The payloads of all segments, joined: a copy.")
+      .def("write", WriteRows, nb::arg("layer"), nb::arg("token"), nb::arg("k"), nb::arg("v"),
+           "Rows of a raw16 page from that token on, [kv heads, tokens, head_dim] each.")
       .def(
           "read_at",
           [](const Page& page, const std::string& precision, const Layers& k_lo_layers) {

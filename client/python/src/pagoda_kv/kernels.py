@@ -21,7 +21,7 @@ Errors      PagodaError, its `code` "INVALID_ARGUMENT" or "FAILED_PRECONDITION"
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -58,11 +58,13 @@ __all__ = [
     "use_isa",
 ]
 
+Stored = Literal["raw16", "q8", "q4", "q3", "q2"]
+
 
 def encode_bytes(
     data: Any,
     shape: PageShape,
-    precision: str = "q8",
+    precision: Stored = "q8",
     *,
     base_position: int = 0,
     k_lo_layers: Sequence[int] = (),
@@ -75,7 +77,7 @@ def encode_bytes(
 def decode_bytes(
     data: Any,
     shape: PageShape,
-    precision: str,
+    precision: Stored,
     layer: int,
     *,
     base_position: int = 0,

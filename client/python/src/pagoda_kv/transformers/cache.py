@@ -61,6 +61,7 @@ class PagodaCache(Cache):
             self._prefix = PrefixPages(client, self.config, self._shape)
         count = self._shape.layer_count
         if self.config.encodes:
+            kernels.set_threads(torch.get_num_threads())
             self._paged = PagedRows(self._shape, self.config, self._reads_pages)
             super().__init__(layers=[PagedLayer(self._paged, layer) for layer in range(count)])
         else:
@@ -110,7 +111,6 @@ class PagodaCache(Cache):
         request is over. The cache can go on, without it."""
         if self._prefix is not None:
             self._prefix.close()
-            self._prefix = None
 
     # ---- What Transformers calls
 
@@ -221,7 +221,7 @@ class PagodaCache(Cache):
         if self._paged is not None:
             self._paged.advance()
         prefix, size = self._prefix, self._shape.page_tokens
-        if prefix is None:
+        if prefix is None or prefix.closed:
             return
         for index, row in enumerate(self._rows):
             full = max(0, columns - row.pad) // size

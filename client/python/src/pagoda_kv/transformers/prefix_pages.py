@@ -8,7 +8,7 @@ Threads  one at a time
 
 from collections.abc import Sequence
 
-from pagoda_kv import Client, PagodaError, key_chain, kernels
+from pagoda_kv import Client, FetchedPage, PagodaError, key_chain, kernels
 
 from .config import PagodaConfig
 from .page_sequence import PageSequence
@@ -21,6 +21,7 @@ class PrefixPages:
         self.config, self.shape = config, shape
         self.problem: PagodaError | None = None
         self.pushed = 0
+        self.closed = False
         self._client, self._scope, self._pusher = client, None, None
         self._sequence_id, self._announced = b"", 0
         self._known: set[bytes] = set()  # keys that the daemon has, or is being sent
@@ -107,6 +108,8 @@ class PrefixPages:
             self._note(error)
 
     def close(self) -> None:
+        """The request is over; nothing is pushed any more."""
+        self.closed = True
         try:
             if self._pusher is not None:
                 self._pusher.flush(self.config.flush_timeout)
@@ -148,18 +151,7 @@ class PrefixPages:
                     precision_max=config.precision if end <= aged and config.encodes else None,
                 )
                 for page in fetched.pages:
-                    header = page.header
-                    layers = config.k_lo_layers if header.precision == "q4" else ()
-                    loaded.append((
-                        kernels.Page(
-                            self.shape,
-                            header.precision,
-                            page.segments,
-                            base_position=header.base_position,
-                            k_lo_layers=layers,
-                        ),
-                        header.fidelity,
-                    ))
+                    loaded.append((self._page_of(page, len(loaded)), page.header.fidelity))
                 if fetched.error is not None:
                     self._note(fetched.error)
                     break
@@ -169,6 +161,24 @@ class PrefixPages:
             self._client.release(hit)
         # What was found at q8 may have lost bits since.
         return loaded[: sequence.usable_pages([one.precision for one, _ in loaded], prompt_tokens)]
+
+    def _page_of(self, fetched: FetchedPage, index: int) -> kernels.Page:
+        """PagodaError where it is not what the sequence can read."""
+        header, size = fetched.header, self.shape.page_tokens
+        if header.base_position != index * size:
+            raise PagodaError(f"page {index} came for position {header.base_position}")
+        # Pages of a layer profile have planes that plain q4 has not.
+        k_lo_layers = self.config.k_lo_layers if header.precision == "q4" else ()
+        page = kernels.Page(
+            self.shape,
+            header.precision,
+            fetched.segments,
+            base_position=index * size,
+            k_lo_layers=k_lo_layers,
+        )
+        if page.precision != "raw16":
+            page.read_at(self.config.precision, self.config.k_lo_layers)
+        return page
 
     def _note(self, error: PagodaError) -> None:
         if self.problem is None:
