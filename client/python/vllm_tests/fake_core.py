@@ -205,11 +205,16 @@ class Client:
         by_key = {}
         for record in records:
             by_key.setdefault(record[1], []).append(record)
-        pages, seen = [], {}
-        for key in keys[begin : begin + (count or len(hit))]:
-            at = seen.get(key, 0)
-            record = sorted(by_key.get(key, []), key=lambda one: one[2])[at]
-            seen[key] = at + 1
+        # Keys are those of the lookup, each once; pages are theirs, key by key.
+        wanted = [
+            record
+            for key in keys
+            for record in sorted(by_key.get(key, []), key=lambda one: one[2])
+        ]
+        if len(wanted) < len(hit):
+            raise PagodaError("INVALID_ARGUMENT", "fewer keys than were looked up")
+        pages = []
+        for record in wanted[begin : begin + (count or len(hit))]:
             if record not in self._daemon.pages:
                 break
             pages.append(self._daemon.pages[record])

@@ -229,14 +229,13 @@ class Loader:
         )
         if not hit:
             return None
-        page_keys = [key for key in keys for _ in parts]
         count = len(hit) // len(parts) * len(parts)
         try:
-            source = self._mapped(load, first, hit, page_keys, count)
+            source = self._mapped(load, first, hit, keys, count)
         except self._core.PagodaError:  # no shared memory with it, or still on the way there
             source = None
         if source is None or source.pages * len(parts) < count:
-            source = self._fetched(load, first, hit, page_keys, count)
+            source = self._fetched(load, first, hit, keys, count)
         if source.pages == 0:
             self._client.release(hit)
             return None
