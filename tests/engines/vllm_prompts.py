@@ -3,8 +3,7 @@
 
 Shared prefixes, conversations of three turns, requests that are aborted in the middle, and so few
 KV blocks that running requests are preempted. What it prints last, as JSON too: tokens that were
-cached,
-preemptions, aborts, seconds; and what the connector counted.
+cached, preemptions, aborts, seconds; and what the connector counted.
 
 usage: vllm_prompts.py MODEL OUT [--kv JSON] [--prompts N] [--rounds N] [--half COMMAND]
 """

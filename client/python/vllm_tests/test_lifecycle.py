@@ -291,9 +291,9 @@ def test_finished_with_saves_in_flight(daemon, engine, monkeypatch):
     one.generate(Request("a", PROMPT))
     one.generate(Request("b", OTHER))  # takes the same blocks
     monkeypatch.undo()
+    # The answers come after both are over.
     for pusher, arguments, keywords in held:
         real(pusher, *arguments, **keywords)
-    one.step = one.step  # the answers came after both were over
     assert_pages_right(
         daemon, fake_core, [(PROMPT, ""), (OTHER, "")],
         roots=[fake_core.hashlib.sha256(one.scheduler._client._identity + b"private").digest()],
@@ -534,3 +534,20 @@ def test_a_cache_that_no_worker_can_load_is_asked_for_once(daemon, engine, way):
     second.generate(Request("b", OTHER, 3))
     assert second.loaded_tokens["b"] == 0 and second.loaded_tokens["a"] == 4 * BLOCK
     assert daemon.calls.count("lookup") == lookups + 1  # what of it is stored
+
+
+def test_loads_and_saves_around_the_forward_pass(daemon, engine, way):
+    around = {**way, "layerwise": False}
+    first = engine(around)
+    (cold,) = first.generate(Request("a", PROMPT, 40))
+    check(daemon, first, cold.all_token_ids)
+    second = engine(around)
+    (warm,) = second.generate(Request("a", PROMPT, 40))
+    assert warm.outputs == cold.outputs and second.loaded_tokens["a"] == 4 * BLOCK
+
+
+def test_what_the_engine_is_told(daemon, engine):
+    one = engine().scheduler
+    assert one.requires_kv_delivery is False
+    assert one.requires_piecewise_for_cudagraph({}) is True
+    assert one.requires_piecewise_for_cudagraph({"layerwise": False}) is False

@@ -4,6 +4,7 @@ Whatever the daemon does, the engine goes on: every method that the engine calls
 have deadlines, and a load that did not come is reported by block, to be computed.
 """
 
+import dataclasses
 import importlib
 import logging
 from collections.abc import Iterable
@@ -44,6 +45,9 @@ class PagodaConnector(KVConnectorBase_V1, SupportsHMA):
                 'its request with an error. Add "kv_load_failure_policy": "recompute" to '
                 '--kv-transfer-config (or "allow_fail_policy": true to kv_connector_extra_config)'
             )
+        if getattr(vllm_config.parallel_config, "use_ubatching", False):
+            # A layer is then called for each part of the batch, its blocks complete after the last.
+            config = dataclasses.replace(config, layerwise=False)
         self._counters = Counters()
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
