@@ -340,6 +340,21 @@ def test_models_without_rows_of_heads_are_refused():
         PagodaCache(model)
 
 
+def test_heads_of_another_shape_are_refused():
+    cache = PagodaCache(make_model())
+    with pytest.raises(ValueError, match="3 heads of 16"):
+        cache.update(torch.zeros(1, 3, 5, 16), torch.zeros(1, 3, 5, 16), 0)
+
+
+@pytest.mark.parametrize("name", ["softcap", "s_aux"])
+def test_attention_that_the_kernels_have_not_is_refused(name):
+    from pagoda_kv.transformers.attention import attention_forward
+
+    states = torch.zeros(1, 2, 5, 16)
+    with pytest.raises(ValueError, match=name):
+        attention_forward(torch.nn.Identity(), states, states, states, None, **{name: 30.0})
+
+
 def test_specs_tell_models_apart():
     config = PagodaConfig()
     base = model_spec(make_model(), config).identity()

@@ -248,3 +248,14 @@ def test_the_readme_example_runs(pagodad, tmp_path):
     exec(code[code.index("inputs =") :], given)
     assert given["cache"].hit_tokens == 256
     given["client"].close()
+
+
+def test_prefill_in_chunks_is_refused_after_loading(pagodad):
+    model, config = make_model(seed=21), PagodaConfig(weights_revision="chunks")
+    client = open_client(pagodad, model, config)
+    cold, expected = run(model, prompt(200), config, client, prefill_chunk_size=70)
+    assert cold.pushed_pages == 3
+    assert torch.equal(generate(model, prompt(200), tokens=12, prefill_chunk_size=70), expected)
+    with pytest.raises(ValueError, match="of the prompt"):
+        run(model, prompt(200), config, client, prefill_chunk_size=70)
+    client.close()

@@ -16,6 +16,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "pagoda"
+# What some models ask of attention and "sdpa" would leave out without a word.
+_UNKNOWN = ("softcap", "s_aux")
 
 
 def register() -> None:
@@ -61,9 +63,17 @@ def attention_forward(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
+    for name in _UNKNOWN:
+        if kwargs.get(name) is not None:
+            raise ValueError(
+                f'{type(module).__name__} needs attention with {name}, which "{NAME}" has not: use '
+                'attn_implementation="eager"; a PagodaCache works with that, too'
+            )
     states = getattr(key, "_pagoda_states", None)  # set by PagodaCache.update()
     if states is not None:
-        out = states.attend(query, attention_mask, scaling) if not dropout else None
+        causal = kwargs.get("is_causal", getattr(module, "is_causal", True))
+        plain = causal and not dropout and kwargs.get("position_bias") is None
+        out = states.attend(query, attention_mask, scaling) if plain else None
         if out is not None:
             return out, None
         key, value = states.dense(query.dtype, query.device)

@@ -136,6 +136,13 @@ class PagodaCache(Cache):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        for states in (key_states, value_states):
+            if (states.shape[1], states.shape[3]) != (self._shape.head_count, self._shape.head_dim):
+                raise ValueError(
+                    f"layer {layer_idx} has K or V of {states.shape[1]} heads of {states.shape[3]} "
+                    f"channels, pages of this model {self._shape.head_count} of "
+                    f"{self._shape.head_dim}"
+                )
         if layer_idx == 0:
             self._fit_rows(key_states.shape[0])
         result = super().update(key_states, value_states, layer_idx, *args, **kwargs)

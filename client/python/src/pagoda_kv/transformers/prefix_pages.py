@@ -54,7 +54,7 @@ class PrefixPages:
             return []
         try:
             # The last token is always computed: its logits are the answer's first.
-            keys = self.keys(prompt[:-1])
+            keys = self.keys(prompt[:-1])[: self._client.server_info.batch_pages_max]
             return self._fetch(keys, len(prompt)) if keys else []
         except PagodaError as error:
             self._note(error)
