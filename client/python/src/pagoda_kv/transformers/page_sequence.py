@@ -39,6 +39,8 @@ class PageSequence:
         self.shape, self.config = shape, config
         self.length = 0  # tokens that all layers have
         self._slots: list[_Slot] = []
+        # Pages that queries of that page read, where they are the same for all layers.
+        self._read: tuple[int, list[kernels.Page]] | None = None
         # What pages are encoded to; with q8_tokens they come down to q4 later.
         ladder = config.q8_tokens > config.window
         self._encode_to = "q8" if ladder else config.precision
@@ -98,6 +100,7 @@ class PageSequence:
 
     def settle(self) -> None:
         """Gives up forms that no later query reads. What is to be pushed was taken before."""
+        self._read = None
         next_page = self.length // self.shape.page_tokens
         for slot in self._slots[: self.config.encoded_count(next_page)]:
             if slot.raw is None:
@@ -117,7 +120,7 @@ class PageSequence:
     def truncate(self, length: int) -> None:
         """Forgets tokens from `length` on."""
         size = self.shape.page_tokens
-        self.length = length
+        self.length, self._read = length, None
         del self._slots[-(-length // size) :]
         if length % size:
             # The page is written again, in memory of its own: others may hold it, or push it.
@@ -155,7 +158,7 @@ class PageSequence:
     def rows(self, layer: int, length: int, reader: int) -> tuple[np.ndarray, np.ndarray]:
         """K and V of the first `length` tokens as a query at `reader` reads them, [heads, length,
         head_dim] float32 each."""
-        pages = self._pages_for(reader // self.shape.page_tokens, layer)
+        pages = list(self._pages_for(reader // self.shape.page_tokens, layer))
         pages += [slot.raw for slot in self._slots[len(pages) :]]
         k, v = kernels.decode(pages[: -(-length // self.shape.page_tokens)], layer)
         return k[:, :length], v[:, :length]
@@ -189,6 +192,8 @@ class PageSequence:
         return tuple(self.config.k_lo_layers) if self.config.precision == "q4" else ()
 
     def _pages_for(self, query_page: int, layer: int) -> list[kernels.Page]:
+        if self._read is not None and self._read[0] == query_page:
+            return self._read[1]
         encoded = self.config.encoded_count(query_page)
         aged = self.config.aged_count(query_page)
         pages = []
@@ -198,6 +203,8 @@ class PageSequence:
             read_raw = slot.raw is not None and (index >= encoded or layer in slot.raw_layers)
             coded = slot.aged if index < aged else slot.encoded
             pages.append(slot.raw if read_raw or coded is None else coded)
+        if all(slot.encoded_layers is None for slot in self._slots[:encoded]):
+            self._read = (query_page, pages)
         return pages
 
     def _encode(self, slot: _Slot, layer: int) -> None:
