@@ -168,7 +168,7 @@ load cold=http://127.0.0.1:8211
 forget 8211
 load warm=http://127.0.0.1:8211
 load other-engine=http://127.0.0.1:8212
-build/release/bin/pagoda flush --target "unix:$out/pagoda.sock" > /dev/null
+build/release/bin/pagoda flush --daemon "unix:$out/pagoda.sock" > /dev/null
 kill -KILL "-$pagodad_pid"
 start "$out/pagodad.log" "${pagodad[@]}"
 await http://127.0.0.1:8213/metrics 60 "$out/pagodad.log"
@@ -177,7 +177,7 @@ forget 8212
 load after-restart=http://127.0.0.1:8212
 
 echo
-build/release/bin/pagoda status --target "unix:$out/pagoda.sock" | head -n 20
+build/release/bin/pagoda status --daemon "unix:$out/pagoda.sock" | head -n 20
 echo
 echo "Results and logs: $out"
 if [[ -n $keep ]]; then
