@@ -42,21 +42,35 @@ trap finish EXIT
 
 measure() {
   local python=$1 label=$2 kv=$3
-  "$python" "$here/vllm_ttft.py" "$model" --label "$label" --kv "$kv" > "$folder/$label.log" 2>&1 || {
+  shift 3
+  "$python" "$here/vllm_ttft.py" "$model" --label "$label" --kv "$kv" "$@" \
+    > "$folder/$label.log" 2>&1 || {
     tail -n 30 "$folder/$label.log" >&2
     exit 1
   }
-  grep "^$label" "$folder/$label.log"
+  grep "^$label " "$folder/$label.log"
 }
 
-daemon=$(PAGODA_HOST_CAPACITY=3GiB "$BASH" "$here/daemon.sh" start "$folder/data" "$folder/pagoda.sock")
-measure "$venv/bin/python" pagoda '{"kv_connector": "PagodaConnector", "kv_role": "kv_both",
+pagoda='{"kv_connector": "PagodaConnector", "kv_role": "kv_both",
   "kv_connector_module_path": "pagoda_kv.vllm", "kv_load_failure_policy": "recompute",
   "kv_connector_extra_config": {"target": "unix:'"$folder"'/pagoda.sock"}}'
-"$BASH" "$here/daemon.sh" stop "$daemon"
-daemon=
+# with_daemon LABEL [ARGUMENTS ...]: a daemon that has nothing, and an engine on it.
+with_daemon() {
+  local label=$1
+  shift
+  daemon=$(PAGODA_HOST_CAPACITY=3GiB \
+    "$BASH" "$here/daemon.sh" start "$folder/data" "$folder/pagoda.sock")
+  measure "$venv/bin/python" "$label" "$pagoda" "$@"
+  "$BASH" "$here/daemon.sh" stop "$daemon"
+  daemon=
+  rm -rf "$folder/data"
+}
+
+with_daemon pagoda
 
 if [[ $peers == *lmcache* ]]; then
+  # As LMCache is measured: it keeps the engine's blocks, so that its prefix cache cannot be emptied.
+  with_daemon pagoda-alone --no-own
   lmcache=$("$BASH" "$here/setup_lmcache.sh")
   setsid "$lmcache/bin/lmcache" server --host 127.0.0.1 --port 15555 --l1-size-gb 3 \
     --eviction-policy LRU --supported-transfer-mode lmcache_driven --http-host 127.0.0.1 \
@@ -69,6 +83,6 @@ if [[ $peers == *lmcache* ]]; then
   measure "$lmcache/bin/python" lmcache '{"kv_connector": "LMCacheMPConnector",
     "kv_role": "kv_both", "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {
     "lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": 15555,
-    "lmcache.mp.mp_transfer_mode": "lmcache_driven"}}'
+    "lmcache.mp.mp_transfer_mode": "lmcache_driven"}}' --no-own
 fi
 "$venv/bin/python" "$here/judge_ttft.py" "$folder"/*.log
