@@ -141,6 +141,8 @@ def test_random_hashes_are_for_one_engine_alone(monkeypatch):
             tensor_parallel_size=3, world_size=3), "4 kv heads do not divide over 3 ranks"),
         (lambda config, cache: vars(cache.kv_cache_groups[0]).update(
             kv_cache_spec=type("MambaSpec", (), {})()), "MambaSpec"),
+        (lambda config, cache: vars(cache.kv_cache_groups[0].kv_cache_spec).update(block_size=48),
+         "blocks have 48 tokens, 16, 32, 64, 128, 256 are stored"),
     ],
 )
 def test_caches_that_are_not_stored_say_why(daemon, change, text):
@@ -151,6 +153,42 @@ def test_caches_that_are_not_stored_say_why(daemon, change, text):
     one = connector_module.PagodaConnector(config, KVConnectorRole.SCHEDULER, cache)
     assert one.get_num_new_matched_tokens(None, 0) == (0, False)
     one.shutdown()
+
+
+def gpu_plan(extra=None, **facts):
+    config, cache = make_configs({"weights_revision": "1", **(extra or {})})
+    config.device_config.device_type = "cuda"
+    config.model_config.hf_config = types.SimpleNamespace(
+        rope_theta=10000.0, head_dim=8, to_dict=lambda: {"rope_theta": 10000.0}
+    )
+    values = dict(dtype="torch.bfloat16", block_size=16, page_size_bytes=4 * 16 * 2 * 8 * 2)
+    vars(cache.kv_cache_groups[0].kv_cache_spec).update({**values, **facts})
+    cache.hash_block_size = 16
+    extra = config.kv_transfer_config.kv_connector_extra_config
+    return plan_module.make_plan(config, cache, ConnectorConfig.parse(extra))
+
+
+def test_known_layouts_become_pages_of_64_tokens_and_others_stay_whole():
+    plan = gpu_plan()
+    assert (plan.precision, plan.kv_dtype, plan.page_tokens) == ("raw16", "bf16", 64)
+    assert plan.layer_bytes == 64 * 2 * 8 * 2 and plan.rope["rope_theta"] == 10000.0
+    assert "cuda" not in plan.opaque_layout  # the bytes are those of a page
+    assert gpu_plan({"precision": "q8"}).precision_min == "q8"
+    assert gpu_plan({"precision": "opaque"}).page_tokens == 16
+    padded = gpu_plan(page_size_bytes=4 * 16 * 2 * 8 * 2 + 64)
+    assert padded.precision == "opaque" and "cuda" in padded.opaque_layout
+
+
+@pytest.mark.parametrize(
+    "extra,facts,text",
+    [
+        ({"precision": "q8"}, {"dtype": "torch.float16"}, "this cache is float16"),
+        ({"precision": "raw16"}, {"dtype": "torch.float8_e4m3fn"}, "only the engine knows"),
+    ],
+)
+def test_a_precision_that_a_cache_cannot_have_is_refused(extra, facts, text):
+    with pytest.raises(ValueError, match=text):
+        gpu_plan(extra, **facts)
 
 
 def test_weights_are_known_by_their_bytes(tmp_path):
@@ -274,7 +312,6 @@ def test_tensors_that_are_not_as_planned_are_refused(change):
 def test_pages_of_several_blocks_are_known_by_the_last_one():
     plan = plan_of(block_tokens=16, page_tokens=64, hash_tokens=16)
     assert plan.page_hashes([bytes([i]) for i in range(11)]) == [b"\x03", b"\x07"]
-    assert [plan.page_hash_index(page) for page in range(2)] == [3, 7]
 
 
 @pytest.mark.parametrize(

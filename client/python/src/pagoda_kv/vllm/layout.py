@@ -37,8 +37,9 @@ class CacheLayout:
         """Addresses in the cache [page * head][block of page][run]; blocks has whole pages."""
         per_page = self.page_offsets.shape[0]
         ids = np.asarray(blocks, np.uint64).reshape(-1, 1, per_page, 1)
-        head_offsets = np.asarray(heads, np.uint64).reshape(1, -1, 1, 1) * self._u(self.head_stride)
-        rows = self.layer_bases[layer] + ids * self._u(self.block_stride)
+        head_ids = np.asarray(heads, np.uint64).reshape(1, -1, 1, 1)
+        head_offsets = head_ids * np.uint64(self.head_stride)
+        rows = self.layer_bases[layer] + ids * np.uint64(self.block_stride)
         rows = rows + head_offsets + self.cache_offsets.reshape(1, 1, 1, -1)
         return rows.reshape(-1, per_page, self.cache_offsets.size)
 
@@ -68,10 +69,6 @@ class CacheLayout:
             keep = np.repeat((wanted >= 0).reshape(-1, 1, per_page), len(heads), axis=1)
             rows = rows[np.repeat(keep.reshape(-1), runs)]
         return rows
-
-    @staticmethod
-    def _u(value: int) -> np.uint64:
-        return np.uint64(value)
 
 
 def describe(plan: CachePlan, tensors: Mapping[str, Any], block_count: int) -> CacheLayout:

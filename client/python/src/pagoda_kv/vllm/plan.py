@@ -18,6 +18,7 @@ from pagoda_kv.vllm import weights
 from pagoda_kv.vllm.config import ConnectorConfig
 
 RAW16_TYPES = {"bfloat16": "bf16", "float16": "f16"}
+PAGE_TOKENS = (16, 32, 64, 128, 256)  # that the daemon stores
 PAGE_TOKENS_MIN = 32  # of raw16 pages that may be encoded
 PAGE_TOKENS_WANTED = 64
 
@@ -72,11 +73,8 @@ class CachePlan:
     def pushing_ranks(self) -> int:
         return min(self.tp_size, self.kv_heads)
 
-    def page_hash_index(self, page: int) -> int:
-        """Which of a request's block hashes stands for this page: that of its last token."""
-        return (page + 1) * self.page_tokens // self.hash_tokens - 1
-
     def page_hashes(self, block_hashes: Any) -> list[bytes]:
+        """A page is known by the hash of its last block, which stands for all before it, too."""
         step = self.page_tokens // self.hash_tokens
         return [bytes(block_hashes[i]) for i in range(step - 1, len(block_hashes), step)]
 
@@ -94,91 +92,112 @@ class CachePlan:
 
 def make_plan(vllm_config: Any, kv_cache_config: Any, config: ConnectorConfig) -> CachePlan:
     """Raises Unsupported with the reason where this cache cannot be stored."""
+    spec, kv_heads = _only_group(vllm_config, kv_cache_config)
+    parallel, model_config = vllm_config.parallel_config, vllm_config.model_config
+    dtype = str(spec.dtype).removeprefix("torch.")
+    as_pages = _is_known(vllm_config, spec, dtype) and config.precision != "opaque"
+    _check_precision(vllm_config, config, spec, dtype, as_pages)
+    per_page = _blocks_per_page(spec.block_size) if as_pages else 1
+    if spec.block_size * per_page not in PAGE_TOKENS:
+        raise Unsupported(
+            f"its blocks have {spec.block_size} tokens, {', '.join(map(str, PAGE_TOKENS))} are "
+            "stored"
+        )
+    layer_bytes = spec.page_size_bytes // spec.num_heads * per_page
+    name = model_config.model
+    if os.path.isdir(name):
+        name = os.path.basename(os.path.normpath(name))  # wherever it lies: weights tell it apart
+    common = dict(
+        model=config.model or name,
+        weights_revision=_revision(model_config, config),
+        layer_names=tuple(kv_cache_config.kv_cache_groups[0].layer_names),
+        kv_heads=kv_heads,
+        head_dim=spec.head_size,
+        block_tokens=spec.block_size,
+        page_tokens=spec.block_size * per_page,
+        hash_tokens=getattr(kv_cache_config, "hash_block_size", None) or spec.block_size,
+        layer_bytes=layer_bytes,
+        tp_size=parallel.tensor_parallel_size,
+        tp_rank=parallel.rank % parallel.tensor_parallel_size,
+    )
+    hashes = _hash_fact(vllm_config, spec.block_size)
+    if as_pages:
+        least = config.precision if config.precision in ("q8", "q4") else "raw16"
+        return CachePlan(
+            kv_dtype=RAW16_TYPES[dtype], precision="raw16", precision_min=least,
+            opaque_layout=f"vllm/{hashes}",  # not the engine's layout, but its hashes
+            rope=_rope(model_config), **common,
+        )
+    facts = (
+        "vllm", _vllm_version(), vllm_config.device_config.device_type,
+        _layout_name(kv_cache_config), _inner_layout(vllm_config, spec), dtype,
+        vllm_config.cache_config.cache_dtype, f"block{spec.block_size}", f"head{spec.head_size}",
+        f"layer{layer_bytes}", hashes,
+    )
+    return CachePlan(
+        kv_dtype="opaque", precision="opaque", precision_min="opaque",
+        opaque_layout="/".join(map(str, facts)), rope={"rope_style": "none"}, **common,
+    )
+
+
+def _only_group(vllm_config: Any, kv_cache_config: Any) -> tuple[Any, int]:
+    """The spec of the one group of full attention, and the model's kv heads."""
     parallel = vllm_config.parallel_config
     for name in ("pipeline_parallel_size", "decode_context_parallel_size"):
         if getattr(parallel, name, 1) > 1:
             raise Unsupported(f"{name} is {getattr(parallel, name)}, only 1 is stored")
-    if parallel.world_size != parallel.tensor_parallel_size:
+    tp_size = parallel.tensor_parallel_size
+    if parallel.world_size != tp_size:
         raise Unsupported(
-            f"{parallel.world_size} workers with tensor_parallel_size "
-            f"{parallel.tensor_parallel_size}, only tensor parallel workers are stored"
+            f"{parallel.world_size} workers with tensor_parallel_size {tp_size}, only tensor "
+            "parallel workers are stored"
         )
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:
         raise Unsupported(f"the model has {len(groups)} KV cache groups, only one is stored")
     spec = groups[0].kv_cache_spec
-    names = {kind.__name__ for kind in type(spec).__mro__}
-    if "FullAttentionSpec" not in names:
+    kinds = {kind.__name__ for kind in type(spec).__mro__}
+    if "FullAttentionSpec" not in kinds:
         raise Unsupported(f"its cache is {type(spec).__name__}, only full attention is stored")
-    mla = "MLAAttentionSpec" in names
-    kv_heads = 1 if mla else vllm_config.model_config.get_total_num_kv_heads()
-    tp_size = parallel.tensor_parallel_size
-    rank_heads = max(1, kv_heads // tp_size)
+    kv_heads = vllm_config.model_config.get_total_num_kv_heads()
+    if "MLAAttentionSpec" in kinds:
+        kv_heads = 1  # one latent for all, on every rank
     if (tp_size > kv_heads and tp_size % kv_heads) or (kv_heads > tp_size and kv_heads % tp_size):
         raise Unsupported(f"{kv_heads} kv heads do not divide over {tp_size} ranks")
+    rank_heads = max(1, kv_heads // tp_size)
     if spec.num_heads != rank_heads or spec.page_size_bytes % rank_heads:
         raise Unsupported(f"a rank's cache has {spec.num_heads} heads, {rank_heads} expected")
+    return spec, kv_heads
 
-    model_config = vllm_config.model_config
-    block = spec.block_size
-    dtype = str(spec.dtype).removeprefix("torch.")
-    device = vllm_config.device_config.device_type
-    quantized = vllm_config.cache_config.cache_dtype not in ("auto", *RAW16_TYPES, "half", "float")
-    known = (
-        device != "cpu"
-        and not mla
-        and not quantized
+
+def _is_known(vllm_config: Any, spec: Any, dtype: str) -> bool:
+    """K and V of a token beside each other, 16 bits each and nothing else: GPUs' NHD and HND."""
+    cache_dtype = vllm_config.cache_config.cache_dtype
+    return (
+        vllm_config.device_config.device_type != "cpu"
+        and type(spec).__name__ == "FullAttentionSpec"
+        and cache_dtype in ("auto", *RAW16_TYPES)
         and dtype in RAW16_TYPES
         and getattr(spec, "head_size_v", spec.head_size) == spec.head_size
-        and spec.page_size_bytes
-        == spec.num_heads * block * 2 * spec.head_size * 2  # K and V beside each other, no more
+        and spec.page_size_bytes == spec.num_heads * spec.block_size * 2 * spec.head_size * 2
     )
-    if config.precision in ("raw16", "q8", "q4") and not known:
+
+
+def _check_precision(
+    vllm_config: Any, config: ConnectorConfig, spec: Any, dtype: str, as_pages: bool
+) -> None:
+    wanted = config.precision
+    if wanted in ("raw16", "q8", "q4") and not as_pages:
         raise ValueError(
-            f"precision is {config.precision!r}, but this cache ({device}, {dtype}, block size "
-            f"{block}) is of a layout that only the engine knows: give \"auto\" or \"opaque\""
+            f"precision is {wanted!r}, but this cache ({vllm_config.device_config.device_type}, "
+            f"{dtype}, block size {spec.block_size}) is of a layout that only the engine knows: "
+            'give "auto" or "opaque"'
         )
-    if config.precision in ("q8", "q4") and dtype != "bfloat16":
+    if wanted in ("q8", "q4") and dtype != "bfloat16":
         raise ValueError(
-            f"precision is {config.precision!r}, but this cache is {dtype}: encoded pages are "
-            "read into bfloat16 caches, give \"raw16\""
+            f"precision is {wanted!r}, but this cache is {dtype}: encoded pages are read into "
+            'bfloat16 caches, give "raw16"'
         )
-    as_pages = known and config.precision != "opaque"
-    per_page = _blocks_per_page(block) if as_pages else 1
-    layer_bytes = spec.page_size_bytes // rank_heads * per_page
-    common = dict(
-        model=config.model or model_config.model,
-        weights_revision=_revision(model_config, config),
-        layer_names=tuple(groups[0].layer_names),
-        kv_heads=kv_heads,
-        head_dim=spec.head_size,
-        block_tokens=block,
-        page_tokens=block * per_page,
-        hash_tokens=getattr(kv_cache_config, "hash_block_size", None) or block,
-        layer_bytes=layer_bytes,
-        tp_size=tp_size,
-        tp_rank=parallel.rank % tp_size,
-    )
-    hashes = _hash_fact(vllm_config, block)
-    if as_pages:
-        least = config.precision if config.precision in ("q8", "q4") else "raw16"
-        facts = f"vllm/{hashes}"  # no inner layout of the engine, but its hashes
-        return CachePlan(
-            kv_dtype=RAW16_TYPES[dtype], precision="raw16", precision_min=least,
-            opaque_layout=facts, rope=_rope(model_config), **common,
-        )
-    layout = "/".join(
-        str(fact)
-        for fact in (
-            "vllm", _vllm_version(), device, _layout_name(kv_cache_config),
-            _inner_layout(vllm_config, spec), dtype, vllm_config.cache_config.cache_dtype,
-            f"block{block}", f"head{spec.head_size}", f"layer{layer_bytes}", hashes,
-        )
-    )
-    return CachePlan(
-        kv_dtype="opaque", precision="opaque", precision_min="opaque", opaque_layout=layout,
-        rope={"rope_style": "none"}, **common,
-    )
 
 
 def _blocks_per_page(block: int) -> int:
