@@ -205,6 +205,7 @@ def test_a_process_ends(pagodad, first_token, end):
 
 def test_an_interrupt_ends_a_wait(own_pagodad, first_token):
     body = """
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
         os.kill({pid}, signal.SIGSTOP)
         more = pages.keys_of(scope, 8, first + 10_000)
         pages.push(pusher, scope, more, first=first + 10_000)
