@@ -48,9 +48,7 @@ def model_spec(model: Any, config: PagodaConfig) -> ModelSpec:
     theta = float(rope.pop("rope_theta", None) or getattr(text, "rope_theta", None) or 0.0)
     if rope.get("rope_type", "default") == "default":
         rope.pop("rope_type", None)
-    sliding = sorted(
-        {getattr(text, "sliding_window", None)} if getattr(text, "sliding_window", None) else ()
-    )
+    sliding = getattr(text, "sliding_window", None)
     types = getattr(text, "layer_types", None) or []
     # Pages computed in another number format are other pages.
     revision = config.weights_revision or weights_revision(model)
@@ -62,7 +60,7 @@ def model_spec(model: Any, config: PagodaConfig) -> ModelSpec:
         rope_theta=theta,
         rope_rotary_dims=int(shape.head_dim * float(rope.pop("partial_rotary_factor", 1) or 1)),
         rope_scaling=_short(json.dumps(rope, sort_keys=True)) if rope else "",
-        attention_mode=f"sliding:{sliding[0]}:{_short(','.join(types))}" if sliding else "dense",
+        attention_mode=f"sliding:{sliding}:{_short(','.join(types))}" if sliding else "dense",
     )
 
 
@@ -76,6 +74,8 @@ def weights_revision(model: torch.nn.Module) -> str:
         return known[1]
     digest = hashlib.sha256(b"pagoda/transformers-weights/v1")
     for name, tensor in sorted(tensors.items()):
+        if tensor.is_meta:
+            raise ValueError(f"{name} is not in memory to be hashed: set weights_revision")
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy())
