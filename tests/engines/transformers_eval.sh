@@ -10,10 +10,10 @@ With SmolLM2-135M-Instruct and a daemon of its own:
   - generate() with a PagodaCache beside the default cache, cold and warm: in bfloat16, exact, and in
     float32, longer, since few processors are quick at bfloat16
   - NLL and KL of q8 and q4, window 128, paired with raw16 (float32), beside `pagoda eval ppl` on the
-    same tokens, where build/release/bin/pagoda is there
+    same tokens, where that program is built
 Takes about 10 minutes for 4,096 tokens, 2 with --short (1,024). Sets everything up that is missing
 but build/release/bin/pagodad. Exit code 1: raw16 differs, or a KL is above 1.2 times the worker's, beyond its error.
-Environment: PAGODA_VLLM_VENV, PAGODA_CACHE_DIR, OMP_NUM_THREADS (2).
+Environment: PAGODA_VLLM_VENV, PAGODA_CACHE_DIR, PAGODA_BUILD_DIR (build/release), OMP_NUM_THREADS (2).
 TEXT
 }
 
@@ -59,8 +59,9 @@ for run in "bfloat16 256 16" "float32 1500 48"; do
     --threads "$OMP_NUM_THREADS"
 done
 worker=()
-if [[ -x $root/build/release/bin/pagoda ]]; then
-  "$root/build/release/bin/pagoda" eval ppl --text "$text" --tokens "$tokens" --window 128 \
+pagoda=${PAGODA_BUILD_DIR:-$root/build/release}/bin/pagoda
+if [[ -x $pagoda ]]; then
+  "$pagoda" eval ppl --text "$text" --tokens "$tokens" --window 128 \
     --json "$folder/worker.json" >&2
   worker=(--worker "$folder/worker.json")
 fi
