@@ -38,7 +38,7 @@ DeviceFallback ReasonOf(const absl::Status& status) {
     case absl::StatusCode::kOutOfRange:
       return DeviceFallback::kLimit;
     default:
-      return DeviceFallback::kLost;
+      return DeviceFallback::kExport;
   }
 }
 
@@ -117,7 +117,8 @@ v1::PeerPages PeerPageRequest::Answer(const absl::Status& status, absl::Duration
           absl::DeadlineExceededError("the page did not come to device memory in time"));
     }
     if (!why.ok()) {
-      Refuse(page, why, ReasonOf(why));
+      const bool lost = !context_.hbm->health().ok();
+      Refuse(page, why, lost ? DeviceFallback::kLost : ReasonOf(why));
       continue;
     }
     const PageHeader& header = asked.page->header();

@@ -118,9 +118,14 @@ absl::Status PeerChannel::AwaitLink(const std::string& session_id, absl::Duratio
 }
 
 absl::Status PeerChannel::Begin(const std::string& session_id) {
-  if (!last_error_.ok() && failed_session_id_ == session_id &&
-      (IsForGood(last_error_) || SystemClock().Monotonic() < next_try_)) {
-    return last_error_;
+  if (!last_error_.ok() && failed_session_id_ == session_id) {
+    if (IsForGood(last_error_)) return last_error_;
+    if (const absl::Duration pause = next_try_ - SystemClock().Monotonic();
+        pause > absl::ZeroDuration()) {
+      return absl::UnavailableError(absl::StrFormat("peer: the link broke (%s), made anew in %s",
+                                                    last_error_.message(),
+                                                    absl::FormatDuration(pause)));
+    }
   }
   PollOld();
   if (!old_.empty()) {

@@ -70,14 +70,15 @@ TEST_F(PeerFetchDeviceTest, AWorkerThatIsKilledLeavesNothingBehind) {
   std::string said;
   const pid_t pid = StartWorker({"fetch", daemon_.server().address()}, said);
   EXPECT_EQ(said, "coming");
-  EvictAll();
   EXPECT_EQ(Metric("pagoda_peer_links"), 1);
-  EXPECT_GT(HbmBytes(), 0);  // under way
+  EXPECT_EQ(HbmBytes(), kDocumentBytes);
   ::kill(pid, SIGKILL);
   ASSERT_EQ(::waitpid(pid, nullptr, 0), pid);
   EXPECT_TRUE(LinksBecome(0));
-  EXPECT_TRUE(HbmBytesBecome(0));
+  EXPECT_TRUE(MetricBecomes("pagoda_leases", 0));
   EXPECT_EQ(NcclFailures(), 1);
+  EvictAll();
+  EXPECT_TRUE(HbmBytesBecome(0));
   // And the next one is served.
   Push(chain);
   const auto client = Client(daemon_.server().address());

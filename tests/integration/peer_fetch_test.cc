@@ -478,8 +478,8 @@ TEST_F(PeerFetchTest, WrongLeasesAreAnswers) {
   call.Ask(good, 0, 4);
   ASSERT_TRUE(call.Read(response));
   EXPECT_EQ(response.pages().pages_size(), 4);
-  EXPECT_EQ(response.pages().pages(3).segment_bytes_size(), 4);
-  EXPECT_EQ(response.pages().pages(3).segment_bytes(0), 128u << 10);
+  EXPECT_EQ(response.pages().pages(3).segment_bytes_size(), 2);
+  EXPECT_EQ(response.pages().pages(3).segment_bytes(0), 256u << 10);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ class PeerLanding {
       client::DeviceTarget target;
       for (const SegmentEntry& segment : header.segments) {
         auto buffer = device_.Allocate(segment.stored_bytes(), DeviceSharing::kPrivate);
-        PAGODA_CHECK(buffer.ok());
+        if (!buffer.ok()) return client::DeviceTarget();
         target.segments.push_back((*buffer)->data());
         buffers->push_back(*std::move(buffer));
       }
