@@ -243,6 +243,10 @@ absl::Status Server::Parts::StartPeers() {
   if (options.hbm.device == "auto") {
     LogInfo("nccl_off", {{"reason", std::string(opened.status().message())},
                          {"effect", "workers on other GPUs use gRPC"}});
+    if (!options.shm.enabled) {  // then nobody finds device memory
+      context->hbm = nullptr;
+      hbm.reset();
+    }
     return absl::OkStatus();
   }
   return absl::Status(

@@ -2,6 +2,7 @@
 // deadline, takes the next path, and comes back by a new link; and no message of a client's does
 // harm. Method: a real daemon on the host as its device, sockets as NCCL, with gates that stand for
 // a network that stops; and Peer calls of our own.
+#include <cmath>
 #include <random>
 #include <thread>
 
@@ -409,6 +410,48 @@ TEST_F(PeerFetchTest, WrongMessagesAreRefused) {
               }),
               StatusIs(StatusCode::kInvalidArgument, "link is open"));
   EXPECT_TRUE(LinksBecome(0));
+}
+
+// Anything in any field, in any order, and hung up at any time.
+TEST_F(PeerFetchTest, HostileMessagesDoNoHarm) {
+  StartWithLinks(/*links_max=*/4);
+  const auto chain = Document();
+  Push(chain);
+  const auto lookup = wire_->Lookup(wire_->LookupFor(spec_, scope_, KeysOf(chain)));
+  PAGODA_ASSERT_OK(lookup);
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 40; ++round) {
+    PeerCall call(*wire_);
+    const bool opens = round % 8 != 0;
+    if (opens) {
+      call.Open(wire_->session_id(), std::string(16, static_cast<char>(random())),
+                random() >> (random() % 52));
+    }
+    HostTransport transport(device_);
+    v1::PeerResponse response;
+    if (opens && round % 2 == 0 && call.Read(response)) {
+      PeerLinkId id;
+      response.mutable_opened()->mutable_link_id()->resize(id.bytes.size());
+      std::copy(response.opened().link_id().begin(), response.opened().link_id().end(),
+                id.bytes.begin());
+      (void)transport.Join(id, 1);
+      for (int i = 0; i < 20; ++i) (void)transport.Poll();
+    }
+    for (uint64_t messages = random() % 3; messages > 0; --messages) {
+      v1::PeerRequest request;
+      v1::PeerFetch& fetch = *request.mutable_fetch();
+      const double deadlines[] = {0, -1, 1e300, 1e-300, std::nan(""), 0.01};
+      fetch.set_lease_id(random() % 4 == 0 ? "x" : lookup->lease_id());
+      fetch.set_page_begin(static_cast<uint32_t>(random() % 6));
+      fetch.set_page_count(static_cast<uint32_t>(random() % 3 == 0 ? random() : random() % 5));
+      fetch.set_deadline_seconds(deadlines[random() % 6]);
+      call.Write(request);
+    }
+  }
+  EXPECT_TRUE(LinksBecome(0));
+  const auto client = Client();
+  PeerLanding landing(device_);
+  ExpectAll(FetchSoon(*client, chain, landing.Targets()), chain, landing);
 }
 
 TEST_F(PeerFetchTest, ASessionHasTwoCalls) {
