@@ -9,7 +9,8 @@ usage: deploy/install_packages.sh [SET ...]        (default: build data)
 
   build      compiler, CMake and the libraries that Pagoda stands on
   data       what fetches the model and the texts: python3, pip, unzip
-  test       build, data, and what the whole test suite needs: promtool, PyYAML, fio, mkfs.ext4, openssl
+  python     what client/python is built with: build, headers of Python, venv; curl for deploy/serve-demo.sh
+  test       build, data, python, and what the whole test suite needs: promtool, PyYAML, fio, mkfs.ext4, openssl
   sanitize   clang and its sanitizer runtime, clang-tidy, clang-format
 
 For Debian 12; Debian 13 has the same names. Root is needed only when something is missing.
@@ -26,6 +27,7 @@ build=(
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 data=(python3 python3-pip unzip ca-certificates)
+python=(python3-dev python3-venv curl)
 testing=(python3-yaml curl fio e2fsprogs openssl)
 sanitize=(clang clang-tidy clang-format llvm)
 
@@ -41,8 +43,9 @@ for set_name in "$@"; do
   case "$set_name" in
     build) wanted+=("${build[@]}") ;;
     data) wanted+=("${data[@]}") ;;
+    python) wanted+=("${build[@]}" "${data[@]}" "${python[@]}") ;;
     test)
-      wanted+=("${build[@]}" "${data[@]}" "${testing[@]}")
+      wanted+=("${build[@]}" "${data[@]}" "${python[@]}" "${testing[@]}")
       want_promtool=yes
       ;;
     sanitize) wanted+=("${sanitize[@]}") ;;

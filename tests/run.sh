@@ -12,6 +12,7 @@ Steps, in this order:
   data       the reference model and the texts; without them the tests that need them are skipped
   tidy       style rules that a machine can check
   release    g++, optimised: builds everything, runs all tests
+  python     the Python package: wheel and sdist, types, its tests against the daemon of release
   simulation 2,000 seeded stories of the store's pure core, 10,000 steps each
   asan       clang, AddressSanitizer and UndefinedBehaviorSanitizer: the fast tests outside of the
              command line (label sanitize); what they stand on builds without a thread-safety error
@@ -19,7 +20,7 @@ Steps, in this order:
   dev        clang in debug, every header compiled alone (--full, or --only dev)
   fuzz       libFuzzer on every parser of outside bytes, two minutes in all
 
-  --quick    packages, data, tidy and release only
+  --quick    packages, data, tidy, release and python only
   --full     sanitizers and clang on all tests, dev too, fuzzing for 10 minutes
   --only S   this step alone; may be given more than once
   --jobs N   compilers and tests at a time (default: one for each core)
@@ -55,10 +56,10 @@ while (($# > 0)); do
   shift
 done
 
-all_steps=(packages data tidy release simulation asan tsan dev fuzz)
-steps=(packages data tidy release simulation asan tsan fuzz)
+all_steps=(packages data tidy release python simulation asan tsan dev fuzz)
+steps=(packages data tidy release python simulation asan tsan fuzz)
 [[ $mode != full ]] || steps=("${all_steps[@]}")
-[[ $mode != quick ]] || steps=(packages data tidy release)
+[[ $mode != quick ]] || steps=(packages data tidy release python)
 ((${#only[@]} == 0)) || steps=("${only[@]}")
 for step in "${steps[@]}"; do
   [[ " ${all_steps[*]} " == *" $step "* ]] || {
@@ -145,6 +146,23 @@ step_tidy() {
 
 step_release() {
   build release all && run_ctest release
+}
+
+step_python() {
+  local log=$logs/python.log code=0 last
+  [[ -x build/release/bin/pagodad ]] || build release pagodad || return 1
+  "$BASH" client/python/run_tests.sh > "$log" 2>&1 || code=1
+  last=$(tail -n 1 "$log")
+  if [[ $last =~ ([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped ]]; then
+    passed=$((passed + BASH_REMATCH[1]))
+    failed=$((failed + BASH_REMATCH[2]))
+    skipped=$((skipped + BASH_REMATCH[3]))
+    grep '^skipped: ' "$log" | sed 's/^/    /'
+  else
+    code=1
+  fi
+  ((code == 0)) || { tail -n 60 "$log" | sed 's/^/    | /'; echo "    whole log: $log"; }
+  return "$code"
 }
 
 step_simulation() {

@@ -35,6 +35,9 @@ LAYERS = {
                  "storage/device/peer_link.h", "storage/device/peer_transport.h"] + WIRE, ["rocksdb/"]),
     "client/worker/": (["client/.", "client/worker/", "client/testing/", "kernels/",
                         "storage/base/"] + WIRE, ["rocksdb/", "prometheus/"]),
+    # Pages in memory and threads for kernels are those of the worker.
+    "client/python/": (["client/.", "client/worker/page_buffer.h", "client/worker/thread_pool.h",
+                        "kernels/", "storage/base/"], ["rocksdb/", "prometheus/"]),
     "client/lab/": (["client/lab/", "client/worker/", "kernels/", "storage/base/"], NO_SERVICES),
     "client/cli/": (["client/", "kernels/", "storage/.", "storage/base/", "storage/policy/",
                      "storage/replay/", "cache-server/"] + WIRE, ["rocksdb/"]),

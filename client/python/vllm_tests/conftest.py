@@ -1,0 +1,1 @@
+from fixtures import daemon, engine  # noqa: F401
