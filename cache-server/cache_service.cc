@@ -3,6 +3,7 @@
 #include "cache-server/fetch_reactor.h"
 #include "cache-server/hello.h"
 #include "cache-server/lookup.h"
+#include "cache-server/peer_reactor.h"
 #include "cache-server/push_reactor.h"
 #include "cache-server/session_reactor.h"
 #include "cache-server/unary_call.h"
@@ -70,6 +71,11 @@ grpc::ServerUnaryReactor* CacheService::Report(grpc::CallbackServerContext* call
   return AnswerUnary(context_, call, RpcMethod::kReport, *request, [&](const Caller& caller) {
     return AnswerReport(context_, caller, *request);
   });
+}
+
+grpc::ServerBidiReactor<v1::PeerRequest, v1::PeerResponse>* CacheService::Peer(
+    grpc::CallbackServerContext* call) {
+  return StartPeer(context_, call);
 }
 
 }  // namespace pagoda

@@ -1,5 +1,5 @@
 // The Cache service: the gRPC side of every call. What calls mean is in hello.h, lookup.h,
-// fetch_answer.h, push_reactor.h and session_reactor.h.
+// fetch_answer.h, peer_reactor.h, push_reactor.h and session_reactor.h.
 //
 // Threads    gRPC's callback threads; nothing here blocks
 // Ownership  the context must outlive the server
@@ -13,11 +13,12 @@
 namespace pagoda {
 
 // All methods by callback; Fetch and Push on bytes, so that payload is not copied by protobuf.
-using CacheServiceBase = v1::Cache::WithCallbackMethod_Hello<v1::Cache::WithCallbackMethod_Session<
-    v1::Cache::WithCallbackMethod_Lookup<v1::Cache::WithRawCallbackMethod_Fetch<
-        v1::Cache::WithRawCallbackMethod_Push<v1::Cache::WithCallbackMethod_Release<
-            v1::Cache::WithCallbackMethod_Renew<v1::Cache::WithCallbackMethod_Prefetch<
-                v1::Cache::WithCallbackMethod_Report<v1::Cache::Service>>>>>>>>>;
+using CacheServiceBase = v1::Cache::WithCallbackMethod_Hello<
+    v1::Cache::WithCallbackMethod_Session<v1::Cache::WithCallbackMethod_Lookup<
+        v1::Cache::WithRawCallbackMethod_Fetch<v1::Cache::WithRawCallbackMethod_Push<
+            v1::Cache::WithCallbackMethod_Release<v1::Cache::WithCallbackMethod_Renew<
+                v1::Cache::WithCallbackMethod_Prefetch<v1::Cache::WithCallbackMethod_Report<
+                    v1::Cache::WithCallbackMethod_Peer<v1::Cache::Service>>>>>>>>>>;
 
 class CacheService : public CacheServiceBase {
  public:
@@ -47,6 +48,8 @@ class CacheService : public CacheServiceBase {
   grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* call,
                                    const v1::ReportRequest* request,
                                    v1::ReportResponse* response) override;
+  grpc::ServerBidiReactor<v1::PeerRequest, v1::PeerResponse>* Peer(
+      grpc::CallbackServerContext* call) override;
 
  private:
   ServiceContext& context_;

@@ -86,6 +86,7 @@ void ReadHbm(YamlSection section, HbmSettings& hbm) {
   section.Size("capacity", hbm.capacity_bytes, 2 * kMiB, 64 * kTiB);
   section.Size("chunk", hbm.chunk_bytes, 2 * kMiB, 1024 * kMiB);
   section.Bool("shared_scopes", hbm.shared_scopes);
+  section.Integer("peer_links_max", hbm.peer_links_max, 0, 64);
   section.Finish();
 }
 

@@ -41,6 +41,7 @@ TEST(ConfigFileTest, TheExampleFileIsValidAndHoldsTheDefaults) {
   EXPECT_EQ(options.hbm.capacity_bytes, standard.hbm.capacity_bytes);
   EXPECT_EQ(options.hbm.chunk_bytes, standard.hbm.chunk_bytes);
   EXPECT_EQ(options.hbm.shared_scopes, standard.hbm.shared_scopes);
+  EXPECT_EQ(options.hbm.peer_links_max, standard.hbm.peer_links_max);
   EXPECT_EQ(options.lease, standard.lease);
   EXPECT_EQ(options.ladder.standard, standard.ladder.standard);
 }
@@ -256,6 +257,7 @@ TEST(OptionsTest, RelationsAreChecked) {
   broken([](ServerOptions& o) { o.hbm.device = "gpu0"; }, "nvidia-smi -L");
   broken([](ServerOptions& o) { o.hbm.device = "-1"; }, "hbm.device: is '-1'");
   broken([](ServerOptions& o) { o.hbm.chunk_bytes = 1 << 20; }, "2MiB");
+  broken([](ServerOptions& o) { o.hbm.peer_links_max = 1; }, "hbm.peer_links_max: is 1");
   broken([](ServerOptions& o) { o.hbm.capacity_bytes = 1 << 20; }, "hbm.capacity: is 1048576");
   broken(
       [](ServerOptions& o) {

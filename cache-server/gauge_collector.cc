@@ -199,6 +199,7 @@ std::vector<prometheus::MetricFamily> GaugeCollector::Collect() const {
   }
   if (state.hbm.tier.present) {
     out.Set(metric::kHbmLost, state.hbm.lost ? 1 : 0);
+    out.Set(metric::kPeerLinks, static_cast<double>(state.hbm.peer_links));
     for (const CountedSeries& series : HbmSeriesOf(state.hbm.counts)) SetSeries(series, out);
   }
   SetProcess(out);

@@ -40,6 +40,7 @@ class Hbm {
   absl::Status health();
 
   HbmTier& tier() { return *device_->tier; }
+  DeviceRuntime& runtime() { return *device_->runtime; }
   const DeviceInfo& info() const { return device_->runtime->info(); }
   HbmState state() const;
 

@@ -10,6 +10,7 @@ struct HbmState {
   TierStats tier;  // not present without a device
   HbmTierStats counts;
   bool lost = false;
+  int64_t peer_links = 0;  // to GPUs of other nodes, those that end included
 };
 
 }  // namespace pagoda

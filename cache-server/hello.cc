@@ -66,6 +66,7 @@ void FillCapabilities(const ServiceContext& context, v1::Capabilities& capabilit
     if (context.hbm != nullptr) capabilities.add_data_planes("cuda");
     capabilities.add_data_planes("shm");
   }
+  if (context.peers != nullptr) capabilities.add_data_planes("nccl");
   capabilities.add_data_planes("grpc");
   for (const auto precision : {v1::PRECISION_Q2, v1::PRECISION_Q3, v1::PRECISION_Q4,
                                v1::PRECISION_Q8, v1::PRECISION_RAW16, v1::PRECISION_OPAQUE}) {

@@ -22,7 +22,7 @@ constexpr absl::string_view kPutResultNames[kPutResultCount] = {
     "stored",          "duplicate",         "replaced",
     "rejected_parent", "rejected_scope",    "rejected_request",
     "rejected_room",   "rejected_checksum", "error"};
-constexpr const char* kPathNames[] = {"grpc", "ssd", "shm", "cuda"};
+constexpr const char* kPathNames[] = {"grpc", "ssd", "shm", "cuda", "nccl"};
 constexpr const char* kDirectionNames[] = {"in", "out"};
 constexpr const char* kRefusedReasons[] = {"descriptors", "memory", "other"};
 constexpr const char* kRejectReasons[] = {"authn", "authz", "limit", "unavailable"};
@@ -77,9 +77,9 @@ absl::flat_hash_set<std::string> FirstOf(const std::vector<std::string>& names, 
 
 absl::string_view RpcMethodName(RpcMethod method) {
   constexpr absl::string_view kNames[kRpcMethodCount] = {
-      "Hello",    "Session", "Lookup", "Fetch",      "Push",      "Release",   "Renew",
-      "Prefetch", "Report",  "Status", "ListModels", "ListPages", "SetLadder", "SetPolicy",
-      "Pin",      "Unpin",   "Evict",  "Drain",      "Flush"};
+      "Hello",     "Session", "Lookup", "Fetch",  "Push",       "Release",   "Renew",
+      "Prefetch",  "Report",  "Peer",   "Status", "ListModels", "ListPages", "SetLadder",
+      "SetPolicy", "Pin",     "Unpin",  "Evict",  "Drain",      "Flush"};
   return kNames[static_cast<int>(method)];
 }
 
@@ -138,6 +138,12 @@ Metrics::Metrics(const std::vector<std::string>& tenants, const std::vector<std:
     }
     for (const TransferPath path : {TransferPath::kGrpc, TransferPath::kShm}) {
       const int index = static_cast<int>(path);
+      transfer_seconds_[index][direction] =
+          &seconds.Add({{"path", kPathNames[index]}, {"direction", kDirectionNames[direction]}},
+                       SecondsBuckets());
+    }
+    if (direction == static_cast<int>(TransferDirection::kOut)) {
+      const int index = static_cast<int>(TransferPath::kNccl);
       transfer_seconds_[index][direction] =
           &seconds.Add({{"path", kPathNames[index]}, {"direction", kDirectionNames[direction]}},
                        SecondsBuckets());
@@ -331,6 +337,17 @@ void Metrics::OnDeviceFallback(DeviceFallback reason) {
   device_fallbacks_[static_cast<int>(reason)]->Increment();
 }
 
+void Metrics::OnPeerSent(int64_t bytes, absl::Duration took) {
+  constexpr auto kNccl = static_cast<size_t>(TransferPath::kNccl);
+  transfer_bytes_[kNccl][1]->Increment(static_cast<double>(bytes));
+  transfer_seconds_[kNccl][1]->Observe(absl::ToDoubleSeconds(took));
+}
+
+void Metrics::OnPeerFailed() {
+  constexpr auto kNccl = static_cast<size_t>(TransferPath::kNccl);
+  transfer_failures_[kNccl][1]->Increment();
+}
+
 void Metrics::OnShmTaken(int64_t bytes) {
   constexpr auto kShm = static_cast<size_t>(TransferPath::kShm);
   transfer_bytes_[kShm][0]->Increment(static_cast<double>(bytes));
@@ -343,17 +360,22 @@ void Metrics::OnTransferTook(TransferDirection direction, absl::Duration took, T
 
 std::vector<PathFigures> Metrics::Paths() const {
   std::vector<PathFigures> paths;
-  for (const TransferPath path : {TransferPath::kShm, TransferPath::kGrpc}) {
+  for (const TransferPath path : {TransferPath::kShm, TransferPath::kNccl, TransferPath::kGrpc}) {
     const int index = static_cast<int>(path);
     const auto value = [](const Counter* counter) {
       return static_cast<uint64_t>(counter->Value());
     };
+    // Most daemons have no such links: the path is told of once it was used.
+    if (path == TransferPath::kNccl &&
+        value(transfer_bytes_[index][1]) + value(transfer_failures_[index][1]) == 0) {
+      continue;
+    }
     PathFigures figures;
     figures.path = kPathNames[index];
     figures.bytes_in = value(transfer_bytes_[index][0]);
     figures.bytes_out = value(transfer_bytes_[index][1]);
     figures.failures = value(transfer_failures_[index][0]) + value(transfer_failures_[index][1]);
-    figures.in = TimesOf(*transfer_seconds_[index][0]);
+    if (const Histogram* in = transfer_seconds_[index][0]; in != nullptr) figures.in = TimesOf(*in);
     figures.out = TimesOf(*transfer_seconds_[index][1]);
     paths.push_back(figures);
   }

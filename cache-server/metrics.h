@@ -38,7 +38,8 @@ enum class RpcMethod : uint8_t {
   kRelease,
   kRenew,
   kPrefetch,
-  kReport,  // Cache
+  kReport,
+  kPeer,  // Cache
   kStatus,
   kListModels,
   kListPages,
@@ -50,7 +51,7 @@ enum class RpcMethod : uint8_t {
   kDrain,
   kFlush,  // Admin
 };
-constexpr int kRpcMethodCount = 19;
+constexpr int kRpcMethodCount = 20;
 absl::string_view RpcMethodName(RpcMethod method);
 
 enum class PutResult : uint8_t {
@@ -68,8 +69,8 @@ constexpr int kPutResultCount = 9;
 
 enum class EncodePlace : uint8_t { kLadder = 0, kFetch = 1, kPressure = 2, kSsd = 3 };
 enum class EncodeFailure : uint8_t { kValues = 0, kRoom = 1, kOther = 2 };
-enum class TransferPath : uint8_t { kGrpc = 0, kSsd = 1, kShm = 2, kCuda = 3 };
-constexpr int kTransferPathCount = 4;
+enum class TransferPath : uint8_t { kGrpc = 0, kSsd = 1, kShm = 2, kCuda = 3, kNccl = 4 };
+constexpr int kTransferPathCount = 5;
 // Why a page, or a worker, was sent from device memory to host memory.
 enum class DeviceFallback : uint8_t {
   kAbsent = 0,       // the daemon has no device
@@ -138,6 +139,9 @@ class Metrics : public StoreObserver {
   // The same of pages in device memory.
   void OnDeviceLocated(int64_t bytes);
   void OnDeviceFallback(DeviceFallback reason);
+  // Pages were sent to a worker on another GPU, or a request for them broke its link.
+  void OnPeerSent(int64_t bytes, absl::Duration took);
+  void OnPeerFailed();
   // So many were taken out of a staging area.
   void OnShmTaken(int64_t bytes);
   // One Fetch, one answer where pages lie, or one pushed page.
@@ -205,7 +209,8 @@ class Metrics : public StoreObserver {
   // [path][direction]
   std::array<std::array<Counter*, 2>, kTransferPathCount> transfer_bytes_{};
   std::array<std::array<Counter*, 2>, kTransferPathCount> transfer_failures_{};
-  std::array<std::array<Histogram*, 2>, kTransferPathCount> transfer_seconds_{};  // not of SSD
+  std::array<std::array<Histogram*, 2>, kTransferPathCount>
+      transfer_seconds_{};  // grpc, shm, nccl out
   std::array<Counter*, kDeviceFallbackCount> device_fallbacks_{};
   std::array<Gauge*, 2> inflight_{};
   std::map<Precision, Histogram*> encode_seconds_;

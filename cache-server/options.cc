@@ -128,6 +128,15 @@ absl::Status HbmSettings::Validate() const {
                absl::StrCat("1 to 65536 chunks of ", chunk_bytes,
                             " bytes (hbm.chunk), or hbm.device: none"));
   }
+  constexpr int32_t kPeerLinksMax = 64;
+  if (peer_links_max < 0 || peer_links_max > kPeerLinksMax) {
+    return Bad("hbm.peer_links_max", absl::StrCat(peer_links_max),
+               absl::StrCat("0 to ", kPeerLinksMax));
+  }
+  if (peer_links_max > 0 && device == "none") {
+    return Bad("hbm.peer_links_max", absl::StrCat(peer_links_max),
+               "0 where hbm.device is none: pages are sent out of device memory");
+  }
   return absl::OkStatus();
 }
 
@@ -155,9 +164,10 @@ absl::Status ServerOptions::Validate() const {
                "at least 64MiB, or ssd.enabled: false");
   }
   PAGODA_RETURN_IF_ERROR(hbm.Validate());
-  if (!shm.enabled && hbm.device != "auto" && hbm.device != "none") {
+  if (!shm.enabled && hbm.peer_links_max == 0 && hbm.device != "auto" && hbm.device != "none") {
     return Bad("hbm.device", absl::StrCat("'", hbm.device, "'"),
-               "auto or none: shm.enabled is false, and workers find device memory through it");
+               "auto or none: shm.enabled is false, and workers find device memory through it, "
+               "unless they are on other GPUs (hbm.peer_links_max)");
   }
   PAGODA_RETURN_IF_ERROR(prefetch.Validate());
   PAGODA_RETURN_IF_ERROR(ValidateLimits(limits));

@@ -15,6 +15,7 @@
 #include "cache-server/ladder.h"
 #include "kernels/layer_profile.h"
 #include "storage/base/precision.h"
+#include "storage/device/peer_transport.h"
 #include "storage/device/runtime.h"
 #include "storage/host_tier.h"
 #include "storage/prefetch/prefetch_options.h"
@@ -85,8 +86,13 @@ struct HbmSettings {
   // Whether pages of groups and of the public scope are lent, too. Who may push there could then
   // alter what others read, beside what was pushed and checked.
   bool shared_scopes = false;
-  // In place of CUDA, for tests.
+  // Workers on other GPUs that pages are sent to by NCCL, at a time. Each link takes up to 32 MiB
+  // of device memory beside `capacity_bytes`, and NCCL some 25 MB for it. 0: none, and no NCCL
+  // needed.
+  int32_t peer_links_max = 0;
+  // In place of CUDA and of NCCL, for tests.
   std::function<absl::StatusOr<std::unique_ptr<DeviceRuntime>>()> open_device;
+  std::function<absl::StatusOr<std::unique_ptr<PeerTransport>>(DeviceRuntime&)> open_transport;
 
   absl::Status Validate() const;
 };

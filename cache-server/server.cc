@@ -22,6 +22,7 @@
 #include "cache-server/listen_address.h"
 #include "cache-server/master_secret.h"
 #include "cache-server/page_encoding.h"
+#include "cache-server/peer_links.h"
 #include "cache-server/server_credentials.h"
 #include "cache-server/shm_server.h"
 #include "cache-server/token_file.h"
@@ -123,6 +124,7 @@ struct Server::Parts {
   std::optional<WorkQueue> fetch_encodes;
   std::optional<WorkQueue> admin_jobs;
   std::optional<ServiceContext> context;
+  std::unique_ptr<PeerLinks> peers;  // null: no links to other GPUs
   std::optional<CacheService> cache_service;
   std::optional<AdminService> admin_service;
   std::unique_ptr<ShmServer> shm;
@@ -140,6 +142,7 @@ struct Server::Parts {
   PageForms FormsOfPages();
   absl::Status ExposeMetrics();
   absl::Status StartShm();
+  absl::Status StartPeers();
   DaemonState State() const;
   void Sweep();
   absl::Status Shutdown(absl::Duration deadline);
@@ -152,8 +155,8 @@ absl::Status Server::Parts::Open() {
     return absl::Status(opened.status().code(), absl::StrCat("store: ", opened.status().message()));
   }
   store = *std::move(opened);
-  // Workers find device memory through shared memory's socket.
-  if (options.shm.enabled) {
+  // Workers find device memory through shared memory's socket, or by links.
+  if (options.shm.enabled || options.hbm.peer_links_max > 0) {
     PAGODA_ASSIGN_OR_RETURN(hbm, Hbm::Open(options.hbm, *store));
   }
   models.Load();
@@ -163,6 +166,7 @@ absl::Status Server::Parts::Open() {
   MakeServices(
       absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(random.data()), 16)),
       instance_tag);
+  PAGODA_RETURN_IF_ERROR(StartPeers());
   PAGODA_RETURN_IF_ERROR(StartShm());
   PAGODA_RETURN_IF_ERROR(ExposeMetrics());
   PAGODA_ASSIGN_OR_RETURN(listener, ListenGrpc(options, {&*cache_service, &*admin_service}));
@@ -195,7 +199,7 @@ void Server::Parts::MakeServices(const std::string& instance_id, uint32_t instan
   admin_jobs.emplace(kAdminThreads, kAdminJobsMax);
   context.emplace(ServiceContext{options, clock, callers, *store, models, *sessions, *encoder,
                                  metrics, *fetch_encodes, *admin_jobs, instance_id, instance_tag,
-                                 /*shm_socket=*/"", hbm.get()});
+                                 /*shm_socket=*/"", hbm.get(), /*peers=*/nullptr});
   cache_service.emplace(*context);
   admin_service.emplace(*context, [this] { listener.SetServing(false); });
 }
@@ -226,7 +230,34 @@ PageForms Server::Parts::FormsOfPages() {
   return forms;
 }
 
-// Clients go on over gRPC where it does not start; device memory is then found by nobody.
+// As with the device: what was asked for by name and cannot be had ends the start.
+absl::Status Server::Parts::StartPeers() {
+  if (hbm == nullptr || options.hbm.peer_links_max == 0) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<PeerLinks>> opened = PeerLinks::Create(*context);
+  if (opened.ok()) {
+    peers = *std::move(opened);
+    context->peers = peers.get();
+    LogInfo("nccl_on", {{"links_max", absl::StrCat(options.hbm.peer_links_max)}});
+    return absl::OkStatus();
+  }
+  if (options.hbm.device == "auto") {
+    LogInfo("nccl_off", {{"reason", std::string(opened.status().message())},
+                         {"effect", "workers on other GPUs use gRPC"}});
+    if (!options.shm.enabled) {  // then nobody finds device memory
+      context->hbm = nullptr;
+      hbm.reset();
+    }
+    return absl::OkStatus();
+  }
+  return absl::Status(
+      opened.status().code(),
+      absl::StrCat("hbm.peer_links_max: ", options.hbm.peer_links_max,
+                   " links cannot be had: ", opened.status().message(),
+                   "; set it to 0, or hbm.device to auto, which goes on without them"));
+}
+
+// Clients go on over gRPC where it does not start; device memory is then found by nobody but by
+// links.
 absl::Status Server::Parts::StartShm() {
   if (!options.shm.enabled) return absl::OkStatus();
   const mode_t mode = options.token_file.empty() ? 0600 : 0666;  // as grpc_listener.cc
@@ -237,7 +268,7 @@ absl::Status Server::Parts::StartShm() {
     context->shm_socket = options.shm_socket();
     return absl::OkStatus();
   }
-  if (hbm != nullptr && options.hbm.device != "auto") {
+  if (hbm != nullptr && peers == nullptr && options.hbm.device != "auto") {
     return absl::Status(
         started.status().code(),
         absl::StrCat("hbm.device: ", options.hbm.device, " is of no use without shm.socket, ",
@@ -245,8 +276,10 @@ absl::Status Server::Parts::StartShm() {
                      "; set shm.socket to a path of at most 107 bytes, in a folder that may be "
                      "written, or hbm.device to auto or none"));
   }
-  context->hbm = nullptr;
-  hbm.reset();
+  if (peers == nullptr) {
+    context->hbm = nullptr;
+    hbm.reset();
+  }
   LogWarning("shm_off",
              {{"socket", options.shm_socket()},
               {"cause", std::string(started.status().message())},
@@ -286,6 +319,7 @@ DaemonState Server::Parts::State() const {
   state.encode_queue_pages = encoder->queued_count();
   state.draining = sessions->draining();
   if (hbm != nullptr) state.hbm = hbm->state();
+  if (peers != nullptr) state.hbm.peer_links = peers->link_count();
   return state;
 }
 
@@ -317,6 +351,7 @@ absl::Status Server::Parts::Shutdown(absl::Duration deadline) {
     listener.Shutdown(std::min(left() / 4, kSessionGraceMax));
   }
   if (shm != nullptr) shm->Stop();
+  if (peers != nullptr) peers->Stop();
   stop_sweeper.Notify();
   if (sweeper.joinable()) sweeper.join();
   exposer.reset();

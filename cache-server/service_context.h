@@ -18,6 +18,8 @@
 
 namespace pagoda {
 
+class PeerLinks;
+
 struct ServiceContext {
   const ServerOptions& options;
   const Clock& clock;
@@ -27,12 +29,13 @@ struct ServiceContext {
   SessionRegistry& sessions;
   Encoder& encoder;
   Metrics& metrics;
-  WorkQueue& fetch_encodes;   // encoding for single answers
-  WorkQueue& admin_jobs;      // calls that block
-  std::string instance_id;    // new with every start
-  uint32_t instance_tag = 0;  // the same, for lease ids
-  std::string shm_socket;     // empty: no shared memory
-  Hbm* hbm = nullptr;         // null: no device memory
+  WorkQueue& fetch_encodes;    // encoding for single answers
+  WorkQueue& admin_jobs;       // calls that block
+  std::string instance_id;     // new with every start
+  uint32_t instance_tag = 0;   // the same, for lease ids
+  std::string shm_socket;      // empty: no shared memory
+  Hbm* hbm = nullptr;          // null: no device memory
+  PeerLinks* peers = nullptr;  // null: no links to other GPUs
 };
 
 }  // namespace pagoda

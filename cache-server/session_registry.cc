@@ -101,13 +101,27 @@ absl::Status SessionRegistry::AddFetchStream(const SessionId& id, const std::str
   return absl::OkStatus();
 }
 
+absl::Status SessionRegistry::AddPeerStream(const SessionId& id, const std::string& tenant,
+                                            std::shared_ptr<SessionStream> stream) {
+  constexpr size_t kPeerStreamsMax = 2;
+  absl::MutexLock lock(&mutex_);
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end() || found->second.tenant != tenant) return Unknown(id);
+  if (found->second.peer_streams.size() >= kPeerStreamsMax) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "session has %d links to GPUs; end one, or use another path", kPeerStreamsMax));
+  }
+  found->second.peer_streams.insert(std::move(stream));
+  return absl::OkStatus();
+}
+
 void SessionRegistry::RemoveStream(const SessionId& id, const SessionStream* stream) {
   std::shared_ptr<SessionStream> removed;  // Its destructor runs without the lock.
   absl::MutexLock lock(&mutex_);
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
-  for (auto* streams :
-       {&found->second.streams, &found->second.side_streams, &found->second.fetch_streams}) {
+  for (auto* streams : {&found->second.streams, &found->second.side_streams,
+                        &found->second.fetch_streams, &found->second.peer_streams}) {
     for (auto it = streams->begin(); it != streams->end(); ++it) {
       if (it->get() != stream) continue;
       removed = *it;
@@ -118,7 +132,8 @@ void SessionRegistry::RemoveStream(const SessionId& id, const SessionStream* str
 }
 
 void SessionRegistry::Announce(const SessionId& id, Session session, SessionEndReason reason) {
-  for (const auto* streams : {&session.streams, &session.side_streams, &session.fetch_streams}) {
+  for (const auto* streams :
+       {&session.streams, &session.side_streams, &session.fetch_streams, &session.peer_streams}) {
     for (const std::shared_ptr<SessionStream>& stream : *streams) stream->OnSessionEnd(reason);
   }
   on_end_(id, reason);

@@ -74,6 +74,9 @@ class SessionRegistry {
   // One that fetches, with a limit of its own.
   absl::Status AddFetchStream(const SessionId& id, const std::string& tenant,
                               std::shared_ptr<SessionStream> stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A link to the client's GPU, two at a time: a new one is made before the old is seen to end.
+  absl::Status AddPeerStream(const SessionId& id, const std::string& tenant,
+                             std::shared_ptr<SessionStream> stream) ABSL_LOCKS_EXCLUDED(mutex_);
   void RemoveStream(const SessionId& id, const SessionStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
   void CheckFetchProgress() ABSL_LOCKS_EXCLUDED(mutex_);
   // Idempotent.
@@ -96,6 +99,7 @@ class SessionRegistry {
     absl::flat_hash_set<std::shared_ptr<SessionStream>> streams;
     absl::flat_hash_set<std::shared_ptr<SessionStream>> side_streams;
     absl::flat_hash_set<std::shared_ptr<SessionStream>> fetch_streams;
+    absl::flat_hash_set<std::shared_ptr<SessionStream>> peer_streams;
   };
   void Announce(const SessionId& id, Session session, SessionEndReason reason)
       ABSL_LOCKS_EXCLUDED(mutex_);

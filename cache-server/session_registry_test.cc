@@ -62,6 +62,14 @@ TEST_F(SessionRegistryTest, StreamsAreBoundedAndToldOfTheEnd) {
   EXPECT_THAT(registry_.AddStream(*id, "acme", std::make_shared<CountingStream>()),
               StatusIs(absl::StatusCode::kResourceExhausted, "staged_pages_per_session_max"));
   registry_.RemoveStream(*id, first.get());
+  for (const auto& link : {first, std::make_shared<CountingStream>()}) {
+    PAGODA_ASSERT_OK(registry_.AddPeerStream(*id, "acme", link));
+  }
+  EXPECT_THAT(registry_.AddPeerStream(*id, "acme", std::make_shared<CountingStream>()),
+              StatusIs(absl::StatusCode::kResourceExhausted, "2 links"));
+  EXPECT_THAT(registry_.AddPeerStream(*id, "other", std::make_shared<CountingStream>()),
+              StatusIs(absl::StatusCode::kNotFound));
+  registry_.RemoveStream(*id, first.get());
   registry_.End(*id, SessionEndReason::kClosed);
   EXPECT_EQ(first->ends, 0);
   EXPECT_EQ(second->ends, 1);

@@ -190,6 +190,7 @@ ClientStats ClientImpl::stats() const {
     stats = stats_;
   }
   stats.shm = shm_path_.Stats();
+  stats.nccl = nccl_path_.Stats();
   stats.grpc = grpc_path_.Stats();
   return stats;
 }

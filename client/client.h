@@ -44,6 +44,7 @@
 namespace pagoda {
 class DeviceRuntime;  // storage/device/runtime.h
 class DeviceStream;
+class PeerTransport;  // storage/device/peer_transport.h
 }  // namespace pagoda
 
 namespace pagoda::client {
@@ -57,6 +58,14 @@ using RequestId = DigestId<RequestIdTag, 16>;
 
 enum class PageTier : uint8_t { kNone = 0, kHbm = 1, kHost = 2, kSsd = 3, kPeer = 4 };
 absl::string_view PageTierName(PageTier tier);
+
+// The way to the GPU of a daemon elsewhere, for FetchDevice().
+struct PeerOptions {
+  // NCCL's is OpenNccl (storage/device/nccl_transport.h). Null: none.
+  std::function<absl::StatusOr<std::unique_ptr<PeerTransport>>(DeviceRuntime&)> open_transport;
+  // Of device memory, and as much pinned host memory; what is moved at once. The largest page.
+  int64_t staging_bytes = int64_t{32} << 20;
+};
 
 struct ClientOptions {
   // Behaviour.
@@ -76,8 +85,10 @@ struct ClientOptions {
   absl::Duration transfer_timeout = absl::Seconds(10);
   absl::Duration reconnect_interval = absl::Milliseconds(500);
   int64_t push_queue_bytes_max = int64_t{256} << 20;  // per pusher; beyond it pages are not pushed
-  // The GPU that this process reads pages on, for MapDevice(); outlives the client. Null: none.
+  // The GPU that this process reads pages on, for MapDevice() and FetchDevice(); outlives the
+  // client. Null: none.
   DeviceRuntime* device = nullptr;
+  PeerOptions peer;
   // Shared memory for pages on their way to a daemon of this machine; 0: they go over gRPC.
   int64_t push_staging_bytes = int64_t{64} << 20;
 
@@ -263,6 +274,16 @@ class DevicePages {
   virtual absl::Status ReleaseAfter(DeviceStream& stream) = 0;
 };
 
+// Memory of ClientOptions.device for the segments of one page, stored_bytes() each, in their order.
+// `owner` is held until the device is done with it, which may be after a call that failed. Nothing:
+// the page is not wanted.
+struct DeviceTarget {
+  std::vector<std::byte*> segments;
+  std::shared_ptr<const void> owner;
+};
+// `page_index` counts from page_begin.
+using DeviceTargets = std::function<DeviceTarget(uint32_t page_index, const PageHeader& header)>;
+
 // A full page of raw16 on its way to the daemon, or of opaque bytes where the model's kv_dtype is
 // that. Segments follow the layout in kernels/page_layout.h; crc32c has one checksum each.
 struct PushItem {
@@ -316,12 +337,15 @@ struct ClientStats {
   int64_t mapped_pages = 0;        // by Map(); not among fetched_pages
   int64_t device_pages = 0;        // by MapDevice(); not among fetched_pages
   int64_t device_fallbacks = 0;    // pages that it was asked for and did not have
+  int64_t peer_pages = 0;          // by FetchDevice(); not among fetched_pages
+  int64_t peer_fallbacks = 0;      // pages that it was asked for and did not have
   int64_t pushed_pages = 0;        // answered stored, already stored or replaced
   int64_t shm_pushed_pages = 0;    // of them, through shared memory
   int64_t shm_push_fallbacks = 0;  // pages that began there and went over gRPC
   int64_t push_failures = 0;
   int64_t reconnects = 0;
   PathStats shm;
+  PathStats nccl;
   PathStats grpc;
 
   // A line for each path that was used, with \n.
@@ -374,6 +398,14 @@ class Client {
   virtual absl::StatusOr<std::unique_ptr<DevicePages>> MapDevice(const LookupResult& hit,
                                                                  absl::Span<const PageKey> keys,
                                                                  const FetchOptions& options) = 0;
+  // The same pages, copied into memory of the caller's own on ClientOptions.device from that of a
+  // daemon with another GPU, over a link that is made when it is first wanted. They are all there
+  // and verified when this returns; each may be missing with a status of its own. UNAVAILABLE: the
+  // link is being made, or broke and pauses; UNIMPLEMENTED, FAILED_PRECONDITION: there is none to
+  // be had. Fetch() then.
+  virtual absl::StatusOr<std::vector<absl::StatusOr<PageOnDevice>>> FetchDevice(
+      const LookupResult& hit, absl::Span<const PageKey> keys, const FetchOptions& options,
+      const DeviceTargets& targets) = 0;
   virtual void Release(const LeaseId& lease) = 0;
   virtual absl::Status Renew(const LeaseId& lease) = 0;
   // `parts` as in LookupQuery; none: all heads of group 0.

@@ -218,6 +218,29 @@ absl::StatusOr<std::unique_ptr<DevicePages>> ClientImpl::MapDevice(const LookupR
   return mapped;
 }
 
+absl::StatusOr<std::vector<absl::StatusOr<PageOnDevice>>> ClientImpl::FetchDevice(
+    const LookupResult& hit, absl::Span<const PageKey> keys, const FetchOptions& options,
+    const DeviceTargets& targets) {
+  const absl::Duration start = SystemClock().Monotonic();
+  PAGODA_ASSIGN_OR_RETURN(const Pages pages, WantedPages(hit, keys, options));
+  absl::StatusOr<PeerChannel::Pages> fetched =
+      peer_.Fetch(pages.connection.session_id, WantedOf(hit, pages), targets);
+  int64_t count = 0;
+  int64_t bytes = 0;
+  if (fetched.ok()) {
+    for (const absl::StatusOr<PageOnDevice>& page : *fetched) {
+      if (!page.ok()) continue;
+      ++count;
+      bytes += page->header.stored_bytes();
+    }
+  }
+  if (count > 0) nccl_path_.AddFetch(count, bytes, SystemClock().Monotonic() - start);
+  if (count < pages.count) nccl_path_.AddFallback();
+  Count(&ClientStats::peer_pages, count);
+  Count(&ClientStats::peer_fallbacks, pages.count - count);
+  return fetched;
+}
+
 void ClientImpl::CountShmFallback() {
   Count(&ClientStats::shm_fallbacks);
   shm_path_.AddFallback();

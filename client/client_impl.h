@@ -21,6 +21,7 @@
 #include "client/executor.h"
 #include "client/fetch_stream.h"
 #include "client/path_stats.h"
+#include "client/peer_channel.h"
 #include "client/push_stream.h"
 #include "client/session.h"
 #include "client/shm_channel.h"
@@ -71,6 +72,9 @@ class ClientImpl : public Client {
   absl::StatusOr<std::unique_ptr<DevicePages>> MapDevice(const LookupResult& hit,
                                                          absl::Span<const PageKey> keys,
                                                          const FetchOptions& options) override;
+  absl::StatusOr<std::vector<absl::StatusOr<PageOnDevice>>> FetchDevice(
+      const LookupResult& hit, absl::Span<const PageKey> keys, const FetchOptions& options,
+      const DeviceTargets& targets) override;
   void Release(const LeaseId& lease) override;
   absl::Status Renew(const LeaseId& lease) override;
   absl::Status Prefetch(absl::Span<const ScopeChain> chains, absl::Duration deadline,
@@ -173,8 +177,12 @@ class ClientImpl : public Client {
   ClientStats stats_ ABSL_GUARDED_BY(mutex_);
 
   DeviceLink device_{options_.device, options_.reconnect_interval};
+  PeerChannel peer_{*stub_,
+                    {options_.device, options_.peer, options_.token, options_.reconnect_interval,
+                     options_.control_timeout}};
   // Synchronised by themselves.
   PathCounter shm_path_;
+  PathCounter nccl_path_;
   PathCounter grpc_path_;
   Executor executor_;
   std::thread thread_;  // last: it uses everything above

@@ -60,6 +60,11 @@ absl::Status ClientOptions::Validate() const {
         absl::StrFormat("client: push_staging_bytes is %d; 0 to %d, whole pages of 4096",
                         push_staging_bytes, shm::kStagingBytesMax));
   }
+  constexpr int64_t kPeerStagingMax = int64_t{1} << 30;
+  if (peer.staging_bytes < 4096 || peer.staging_bytes > kPeerStagingMax) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "client: peer.staging_bytes is %d; 4096 to %d", peer.staging_bytes, kPeerStagingMax));
+  }
   if (push_queue_bytes_max <= 0) {
     return absl::InvalidArgumentError("client: push_queue_bytes_max must be positive");
   }

@@ -48,6 +48,7 @@ void ClientImpl::Run() {
       shm.loads->DropIdleMaps();
     }
     device_.Watch();
+    peer_.Watch();
     for (const std::weak_ptr<PushStream>& weak : pushes) {
       if (const std::shared_ptr<PushStream> push = weak.lock()) push->CheckProgress(now);
     }

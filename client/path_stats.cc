@@ -35,6 +35,7 @@ std::string PathStats::ToLine(absl::string_view path) const {
 std::string ClientStats::PathLines() const {
   std::string lines;
   if (shm.any()) absl::StrAppend(&lines, shm.ToLine("shm"), "\n");
+  if (nccl.any()) absl::StrAppend(&lines, nccl.ToLine("nccl"), "\n");
   if (grpc.any()) absl::StrAppend(&lines, grpc.ToLine("grpc"), "\n");
   return lines;
 }

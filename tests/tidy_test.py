@@ -31,7 +31,8 @@ LAYERS = {
     "kernels/": (["kernels/", "storage/base/"], NO_SERVICES),
     # Of devices the worker's end alone: the facade, and the memory that the daemon shares.
     "client/": (["client/.", "client/testing/", "kernels/", "storage/base/",
-                 "storage/device/runtime.h", "storage/device/memory_import.h"] + WIRE, ["rocksdb/"]),
+                 "storage/device/runtime.h", "storage/device/memory_import.h",
+                 "storage/device/peer_link.h", "storage/device/peer_transport.h"] + WIRE, ["rocksdb/"]),
     "client/worker/": (["client/.", "client/worker/", "client/testing/", "kernels/",
                         "storage/base/"] + WIRE, ["rocksdb/", "prometheus/"]),
     # Pages in memory and threads for kernels are those of the worker.

@@ -44,7 +44,7 @@ PeerLink::PeerLink(DeviceRuntime& runtime, PeerTransport& transport, const Clock
 PeerLink::~PeerLink() {
   if (stream_ == nullptr || event_ == nullptr) return;  // Create has failed
   if (phase() == Phase::kStarting || phase() == Phase::kRunning) {
-    Do(machine_.Step(clock_.Monotonic(), absl::CancelledError("the link was closed")));
+    Abort(absl::CancelledError("the link was closed"));
   } else {
     transport_.Abort();
   }
@@ -73,7 +73,12 @@ absl::Status PeerLink::Join(const PeerLinkId& id, int rank) {
 
 absl::Status PeerLink::Start(PeerRequest request) {
   int64_t bytes = 0;
-  for (const DevicePiece& piece : request.pieces) bytes += piece.bytes;
+  for (const DevicePiece& piece : request.pieces) {
+    if (piece.bytes <= 0 || (piece.data == nullptr && request.half == PeerRequest::Half::kSend)) {
+      return absl::InvalidArgumentError("peer link: a piece of no bytes, or without memory");
+    }
+    bytes += piece.bytes;
+  }
   if (bytes <= 0) return absl::InvalidArgumentError("peer link: a request of no bytes");
   if (bytes > options_.staging_bytes) {
     return absl::ResourceExhaustedError(
@@ -90,16 +95,17 @@ absl::Status PeerLink::Start(PeerRequest request) {
   return status;
 }
 
-// The pieces beside their places in the staging buffer, for a send.
+// The pieces beside their places in the staging buffer; those without memory are left out.
 std::vector<CopyPiece> PeerLink::StagedPieces() const {
   std::vector<CopyPiece> pieces;
   int64_t at = 0;
   const bool send = request_.half == PeerRequest::Half::kSend;
   for (const DevicePiece& piece : request_.pieces) {
     std::byte* staged = staging_->data() + at;
+    at += piece.bytes;
+    if (piece.data == nullptr) continue;
     pieces.push_back(send ? CopyPiece{staged, piece.data, piece.bytes}
                           : CopyPiece{piece.data, staged, piece.bytes});
-    at += piece.bytes;
   }
   return pieces;
 }
@@ -114,7 +120,10 @@ absl::Status PeerLink::Begin() {
 
 absl::Status PeerLink::Follow() {
   if (request_.half == PeerRequest::Half::kReceive) {
-    PAGODA_RETURN_IF_ERROR(stream_->CopyBatch(CopyDirection::kWithinDevice, StagedPieces()));
+    const std::vector<CopyPiece> pieces = StagedPieces();
+    if (!pieces.empty()) {
+      PAGODA_RETURN_IF_ERROR(stream_->CopyBatch(CopyDirection::kWithinDevice, pieces));
+    }
   }
   PAGODA_RETURN_IF_ERROR(stream_->Record(*event_));
   recorded_ = true;
@@ -148,6 +157,11 @@ absl::StatusOr<bool> PeerLink::Progress() {
 }
 
 void PeerLink::Poll() { Do(machine_.Step(clock_.Monotonic(), Progress())); }
+
+void PeerLink::Abort(const absl::Status& why) {
+  // What drains is aborted already, and an error would say that the device is lost.
+  if (phase() != Phase::kDraining) Do(machine_.Step(clock_.Monotonic(), why));
+}
 
 void PeerLink::Do(Action action) {
   switch (action) {

@@ -39,7 +39,7 @@ struct PeerLinkOptions {
 };
 
 struct DevicePiece {
-  std::byte* data = nullptr;
+  std::byte* data = nullptr;  // null, of a receiver: these bytes come and are dropped
   int64_t bytes = 0;
 };
 
@@ -73,6 +73,8 @@ class PeerLink {
   // On an error `done` is not called.
   absl::Status Start(PeerRequest request);
   void Poll();
+  // Breaks what there is, as a fault does; `done` of a request hears why.
+  void Abort(const absl::Status& why);
 
   LinkMachine::Phase phase() const { return machine_.phase(); }
   const absl::Status& fault() const { return machine_.fault(); }

@@ -106,6 +106,55 @@ TEST(PeerLinkTest, MovesPagesUnderEverySeed) {
   }
 }
 
+// A receiver without memory for some of it takes the rest.
+TEST(PeerLinkTest, PiecesWithoutMemoryAreDropped) {
+  Pair pair(1);
+  pair.Join();
+  std::vector<std::byte*> received;
+  PeerRequest receive = pair.b.Request(PeerRequest::Half::kReceive, &received);
+  const std::vector<std::shared_ptr<const void>> kept = receive.keep;
+  std::memset(received[1], 'x', kBytes / 4);
+  receive.pieces[1].data = nullptr;
+  PAGODA_ASSERT_OK(pair.a.link->Start(pair.a.Request(PeerRequest::Half::kSend)));
+  PAGODA_ASSERT_OK(pair.b.link->Start(std::move(receive)));
+  for (int i = 0; i < 100000 && !pair.ended(); ++i) pair.Step();
+  ASSERT_TRUE(pair.ended());
+  PAGODA_ASSERT_OK(*pair.b.result);
+  EXPECT_EQ(received[0][0], std::byte('a'));
+  EXPECT_EQ(received[1][0], std::byte('x'));
+  EXPECT_EQ(received[3][kBytes / 4 - 1], std::byte('d'));
+  // All of it.
+  receive = pair.b.Request(PeerRequest::Half::kReceive);
+  for (DevicePiece& piece : receive.pieces) piece.data = nullptr;
+  pair.a.result.reset();
+  pair.b.result.reset();
+  PAGODA_ASSERT_OK(pair.b.link->Start(std::move(receive)));
+  PAGODA_ASSERT_OK(pair.a.link->Start(pair.a.Request(PeerRequest::Half::kSend)));
+  for (int i = 0; i < 100000 && !pair.ended(); ++i) pair.Step();
+  ASSERT_TRUE(pair.ended());
+  PAGODA_ASSERT_OK(*pair.b.result);
+  PeerRequest send = pair.a.Request(PeerRequest::Half::kSend);
+  send.pieces[2].data = nullptr;
+  EXPECT_THAT(pair.a.link->Start(std::move(send)), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(PeerLinkTest, AnAbortIsAFault) {
+  Pair pair(1);
+  pair.a.link->Abort(absl::CancelledError("nothing to abort"));
+  EXPECT_EQ(pair.a.link->phase(), Phase::kIdle);
+  pair.Join();
+  PAGODA_ASSERT_OK(pair.a.link->Start(pair.a.Request(PeerRequest::Half::kSend)));
+  pair.a.link->Abort(absl::CancelledError("by the caller"));
+  EXPECT_THAT(*pair.a.result, StatusIs(absl::StatusCode::kCancelled, "by the caller"));
+  pair.a.link->Abort(absl::CancelledError("again"));  // its memory is still the device's
+  EXPECT_EQ(pair.a.link->phase(), Phase::kDraining);
+  EXPECT_GT(pair.a.pool->usage().used_bytes, 0);
+  for (int i = 0; i < 1000 && pair.a.link->phase() != Phase::kBroken; ++i) pair.a.Step();
+  EXPECT_EQ(pair.a.pool->usage().used_bytes, 0);
+  for (int i = 0; i < 1000 && pair.b.link->phase() != Phase::kBroken; ++i) pair.b.Step();
+  EXPECT_EQ(pair.b.link->phase(), Phase::kBroken);
+}
+
 // One end aborts after each number of steps, as a process that dies does; then a new id joins both.
 TEST(PeerLinkTest, ADeathAtAnyMomentIsAStatusOnTheOtherSide) {
   for (int moment = 0; moment < 60; ++moment) {

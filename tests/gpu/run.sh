@@ -64,7 +64,7 @@ echo "built in $((SECONDS - started)) s"
 failed=0
 # Kernels first. Exit code 77: the test wants what this machine lacks, and says what.
 for name in gather merge_states codec page_score position_shift attention \
-  runtime tier_mover memory_export peer_link hbm_tier device_memory; do
+  runtime tier_mover memory_export peer_link hbm_tier device_memory peer_fetch; do
   log=build/gpu/$name.log
   timeout 120 "build/gpu/bin/${name}_gpu_test" > "$log" 2>&1 && code=0 || code=$?
   if ((code == 0)); then

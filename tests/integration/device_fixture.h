@@ -2,6 +2,11 @@
 // clients that have it, too.
 #pragma once
 
+#include <fcntl.h>
+#include <spawn.h>
+#include <unistd.h>
+
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +19,8 @@
 #include "storage/device/runtime.h"
 #include "tests/integration/device_reader.h"
 #include "tests/integration/shm_fixture.h"
+
+extern char** environ;
 
 namespace pagoda {
 
@@ -58,6 +65,30 @@ class DeviceTest : public ShmTest {
     v1::EvictResponse evicted;
     ASSERT_TRUE(wire_->admin().Evict(wire_->Context().get(), {}, &evicted).ok());
   }
+  // A process beside this one, whose name ends in worker instead of test, and the first line that
+  // it says.
+  static pid_t StartWorker(std::vector<std::string> arguments, std::string& said) {
+    std::string program = std::filesystem::read_symlink("/proc/self/exe");
+    program.replace(program.rfind("test"), 4, "worker");
+    arguments.insert(arguments.begin(), program);
+    int out[2];
+    PAGODA_CHECK(::pipe2(out, O_CLOEXEC) == 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+    std::vector<char*> pointers;
+    for (std::string& argument : arguments) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+    pid_t pid = 0;
+    PAGODA_CHECK(posix_spawn(&pid, program.c_str(), &actions, nullptr, pointers.data(), environ) ==
+                 0);
+    posix_spawn_file_actions_destroy(&actions);
+    ::close(out[1]);
+    char c = 0;
+    while (::read(out[0], &c, 1) == 1 && c != '\n') said += c;
+    ::close(out[0]);
+    return pid;
+  }
   // The value of a metric, as in a scrape.
   int64_t Metric(const std::string& name) {
     for (absl::string_view line : absl::StrSplit(daemon_.server().MetricsText(), '\n')) {
@@ -70,10 +101,13 @@ class DeviceTest : public ShmTest {
     return -1;
   }
   int64_t HbmBytes() { return Metric("pagoda_tier_used_bytes{tier=\"hbm\"}"); }
-  bool HbmBytesBecome(int64_t bytes) {
+  bool MetricBecomes(const std::string& name, int64_t value) {
     const absl::Time end = absl::Now() + kLong;
-    while (HbmBytes() != bytes && absl::Now() < end) absl::SleepFor(absl::Milliseconds(5));
-    return HbmBytes() == bytes;
+    while (Metric(name) != value && absl::Now() < end) absl::SleepFor(absl::Milliseconds(5));
+    return Metric(name) == value;
+  }
+  bool HbmBytesBecome(int64_t bytes) {
+    return MetricBecomes("pagoda_tier_used_bytes{tier=\"hbm\"}", bytes);
   }
   int64_t Fallbacks(const std::string& reason) {
     return Metric(absl::StrCat("pagoda_device_fallbacks_total{reason=\"", reason, "\"}"));

@@ -2,19 +2,13 @@
 // daemon's process and in another one; nothing is used again before it has read it or is dead.
 // Method: a real daemon and the real client on whatever device is linked; a second process that
 // reads and gives back, and one that is killed with all of it in its hands.
-#include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <thread>
 
 #include "storage/device/testing/test_device.h"
 #include "tests/integration/device_fixture.h"
-
-extern char** environ;
 
 namespace pagoda {
 namespace {
@@ -29,28 +23,6 @@ class DeviceMemoryDeviceTest : public DeviceTest {
     Start();
     device_ = *OpenTestDevice();
   }
-  // A process beside this one; its name ends in worker instead of test.
-  pid_t StartWorker(const char* verb, std::string& said) {
-    std::string program = std::filesystem::read_symlink("/proc/self/exe");
-    program.replace(program.rfind("test"), 4, "worker");
-    int out[2];
-    PAGODA_CHECK(::pipe2(out, O_CLOEXEC) == 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    std::string address = daemon_.server().address();
-    std::string word = verb;
-    char* arguments[] = {program.data(), address.data(), word.data(), nullptr};
-    pid_t pid = 0;
-    PAGODA_CHECK(posix_spawn(&pid, program.c_str(), &actions, nullptr, arguments, environ) == 0);
-    posix_spawn_file_actions_destroy(&actions);
-    ::close(out[1]);
-    char c = 0;
-    while (::read(out[0], &c, 1) == 1 && c != '\n') said += c;
-    ::close(out[0]);
-    return pid;
-  }
-
   std::unique_ptr<DeviceRuntime> device_;
 };
 
@@ -119,7 +91,7 @@ TEST_F(DeviceMemoryDeviceTest, AnotherProcessReadsAndGivesBack) {
   const auto chain = Document();
   Push(chain);
   std::string said;
-  const pid_t pid = StartWorker("read", said);
+  const pid_t pid = StartWorker({daemon_.server().address(), "read"}, said);
   EXPECT_EQ(said, "read");
   int status = 0;
   ASSERT_EQ(::waitpid(pid, &status, 0), pid);
@@ -133,7 +105,7 @@ TEST_F(DeviceMemoryDeviceTest, WhatAWorkerReadsStaysUntilItIsDead) {
   const auto chain = Document();
   Push(chain);
   std::string said;
-  const pid_t pid = StartWorker("hold", said);
+  const pid_t pid = StartWorker({daemon_.server().address(), "hold"}, said);
   EXPECT_EQ(said, "read");
   EvictAll();
   EXPECT_EQ(wire_->Status()->tiers(0).pages(), 0u);
