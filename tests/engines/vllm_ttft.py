@@ -6,14 +6,21 @@ it), own (the engine's own prefix cache has it), warm (that was emptied: the con
 line is one prompt, the last one the medians, as JSON behind MEDIANS. --no-own: the engine has no
 prefix cache, for connectors that keep the engine's blocks so that it cannot be emptied.
 
+What a miss costs is a difference of two noisy numbers, so with OMP_NUM_THREADS=1, where the model
+has the main thread to itself, it is also counted: cold_extra is the CPU time of all other threads
+and of the copies that the connector makes on the main one.
+
 usage: vllm_ttft.py MODEL --kv JSON [--pairs N] [--tokens N] [--label TEXT] [--no-own]
 """
 
 import argparse
+import collections
 import json
 import os
 import statistics
 import time
+
+from vllm_prompts import watch_counters
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
@@ -60,29 +67,36 @@ def main():
     switch = Switch(scheduler) if hasattr(scheduler.connector, "count_error") else None
 
     def first_token(ids):
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall, cpu, own = time.perf_counter(), time.process_time(), time.thread_time()
         (output,) = llm.generate([{"prompt_token_ids": ids}], parameters, use_tqdm=False)
-        times = time.perf_counter() - wall, time.process_time() - cpu
-        return times, output.num_cached_tokens, output.outputs[0].token_ids[0]
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        others = cpu - (time.thread_time() - own)
+        return (wall, cpu, others), output.num_cached_tokens, output.outputs[0].token_ids[0]
 
     def prompt(number):
         return [100 + (i * 7919 + number * 104729) % 40000 for i in range(arguments.tokens)]
 
+    counted = collections.Counter()
+    if switch is not None:
+        watch_counters(counted)
     first_token(prompt(999)[:256])
     rows = []
     for number in range(arguments.pairs):
         row, tokens = {}, set()
         if switch is not None:
             switch.off()
-            row["off"], row["off_cpu"] = first_token(prompt(500 + number))[0]
+            row["off"], row["off_cpu"], _ = first_token(prompt(500 + number))[0]
             switch.on()
         for name in ("cold", "warm") if arguments.no_own else ("cold", "own", "warm"):
             if name == "warm":
                 time.sleep(2)  # what is being stored
                 if not arguments.no_own:
                     assert scheduler.reset_prefix_cache(), "the prefix cache is in use"
-            (row[name], row[f"{name}_cpu"]), cached, token = first_token(prompt(number))
+            counted.clear()
+            (row[name], row[f"{name}_cpu"], others), cached, token = first_token(prompt(number))
             row[f"{name}_cached"] = cached
+            if name == "cold" and os.environ.get("OMP_NUM_THREADS") == "1":
+                row["cold_extra"] = others + counted["save_seconds"]
             tokens.add(token)
         assert len(tokens) == 1, f"prompt {number} began {tokens}"
         rows.append(row)

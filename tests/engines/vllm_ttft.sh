@@ -9,7 +9,8 @@ usage: tests/engines/vllm_ttft.sh [--no-lmcache]
 One prompt of 2,000 tokens, medians of five prompts in one run; what is asked for:
   warm through Pagoda <= 1.2 x the engine's own hit, <= 1/3 of cold, below LMCache's
   (its MP connector, lmcache_driven); a miss costs <= 3 % more CPU time than no connector.
-Give the machine to it alone: about ten minutes on two cores. Exit code 1: one of these does not hold.
+Give the machine to it alone: about ten minutes on two cores; where that cannot be, OMP_NUM_THREADS=1
+is steadier. Exit code 1: one of these does not hold.
 TEXT
 }
 
