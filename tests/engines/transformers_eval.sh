@@ -11,18 +11,18 @@ With SmolLM2-135M-Instruct and a daemon of its own:
     float32, longer, since few processors are quick at bfloat16
   - NLL and KL of q8 and q4, window 128, paired with raw16 (float32), beside `pagoda eval ppl` on the
     same tokens, where that program is built
-Takes about 10 minutes for 4,096 tokens, 2 with --short (1,024). Sets everything up that is missing
+Takes about 15 minutes for 4,096 tokens, 5 with --short (1,024), most of it bfloat16. Sets everything up that is missing
 but build/release/bin/pagodad. Exit code 1: raw16 differs, or a KL is above 1.2 times the worker's, beyond its error.
 Environment: PAGODA_VLLM_VENV, PAGODA_CACHE_DIR, PAGODA_BUILD_DIR (build/release), OMP_NUM_THREADS (2).
 TEXT
 }
 
-text=legal tokens=4096
+text=legal tokens=4096 runs=("bfloat16 256 16" "float32 1500 48")
 while (($# > 0)); do
   case $1 in
     --text) text=${2:?} && shift ;;
     --tokens) tokens=${2:?} && shift ;;
-    --short) tokens=1024 ;;
+    --short) tokens=1024 runs=("bfloat16 128 8" "float32 500 16") ;;
     -h | --help)
       usage
       exit 0
@@ -51,7 +51,7 @@ trap finish EXIT
 
 # Pages that left every window stay raw16 for those who read nothing else.
 daemon=$(PAGODA_LADDER=raw16 "$BASH" "$here/daemon.sh" start "$folder/data" "$folder/pagoda.sock")
-for run in "bfloat16 256 16" "float32 1500 48"; do
+for run in "${runs[@]}"; do
   read -r dtype document new <<< "$run"
   echo "$dtype, $document tokens of $text"
   "$venv/bin/python" "$here/transformers_generate.py" "$model" "$file" \
