@@ -7,8 +7,8 @@ line is one prompt, the last one the medians, as JSON behind MEDIANS. --no-own: 
 prefix cache, for connectors that keep the engine's blocks so that it cannot be emptied.
 
 What a miss costs is a difference of two noisy numbers, so with OMP_NUM_THREADS=1, where the model
-has the main thread to itself, it is also counted: cold_extra is the CPU time of all other threads
-and of the copies that the connector makes on the main one.
+has the main thread to itself, it is also counted: cold_extra is the CPU time of all other threads,
+beyond what they took without the connector, and of the copies that it makes on the main one.
 
 usage: vllm_ttft.py MODEL --kv JSON [--pairs N] [--tokens N] [--label TEXT] [--no-own]
 """
@@ -85,7 +85,7 @@ def main():
         row, tokens = {}, set()
         if switch is not None:
             switch.off()
-            row["off"], row["off_cpu"], _ = first_token(prompt(500 + number))[0]
+            row["off"], row["off_cpu"], idle = first_token(prompt(500 + number))[0]
             switch.on()
         for name in ("cold", "warm") if arguments.no_own else ("cold", "own", "warm"):
             if name == "warm":
@@ -95,8 +95,8 @@ def main():
             counted.clear()
             (row[name], row[f"{name}_cpu"], others), cached, token = first_token(prompt(number))
             row[f"{name}_cached"] = cached
-            if name == "cold" and os.environ.get("OMP_NUM_THREADS") == "1":
-                row["cold_extra"] = others + counted["save_seconds"]
+            if name == "cold" and switch and os.environ.get("OMP_NUM_THREADS") == "1":
+                row["cold_extra"] = others - idle + counted["save_seconds"]
             tokens.add(token)
         assert len(tokens) == 1, f"prompt {number} began {tokens}"
         rows.append(row)
