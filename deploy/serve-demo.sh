@@ -20,7 +20,7 @@ usage: deploy/serve-demo.sh [--quick] [--keep] [-- ARGUMENTS OF serve_demo/load.
   --keep    leave the engines and pagodad running at the end, and say where
 
 About ten minutes after the set-up on two cores without a GPU; 9 GiB of memory. Ctrl-C ends everything.
-Results: build/serve-demo/*.json; logs beside them.
+Results: build/serve-demo/load.json; logs beside it.
 Environment: PAGODA_VLLM_VENV   the virtual environment (build/vllm-venv)
              PAGODA_CACHE_DIR   where the model and the texts go
 TEXT
@@ -138,8 +138,7 @@ load() { # NAME=URL ...
   local phases=() phase
   for phase in "$@"; do phases+=(--phase "$phase"); done
   "$python" deploy/serve_demo/load.py --texts "$texts" "${load_arguments[@]}" \
-    "${phases[@]}" --json "$out/last.json" --baseline "$out/last.json"
-  cp "$out/last.json" "$out/${1%%=*}.json"
+    "${phases[@]}" --json "$out/load.json" --baseline "$out/load.json"
 }
 rm -f "$out"/*.json
 
@@ -170,6 +169,7 @@ load warm=http://127.0.0.1:8211
 load other-engine=http://127.0.0.1:8212
 build/release/bin/pagoda flush --daemon "unix:$out/pagoda.sock" > /dev/null
 kill -KILL "-$pagodad_pid"
+wait "$pagodad_pid" 2> /dev/null || true
 start "$out/pagodad.log" "${pagodad[@]}"
 await http://127.0.0.1:8213/metrics 60 "$out/pagodad.log"
 sleep 2  # the engines' clients come back by themselves

@@ -2,16 +2,17 @@
 """Asks OpenAI-compatible servers the same questions again and again, and shows what that costs.
 
 The questions are what prefix caches live from: long documents that several people ask about, chats
-that grow turn by turn, and tenants that share nothing with each other (`cache_salt`). Every phase asks
-the same ones with greedy sampling, so that answers can be compared word for word with those of the
-first phase. The table is drawn anew after every answer on a terminal, once a phase elsewhere.
+that grow turn by turn, and tenants that share nothing with each other (`cache_salt`). Every phase
+asks the same ones with greedy sampling, so that answers can be compared word for word with those of
+the first phase. The table is drawn anew after every answer on a terminal, once a phase elsewhere.
 
   load.py --texts FOLDER --phase off=http://127.0.0.1:8001 --json load.json
   load.py --texts FOLDER --baseline load.json --phase warm=http://127.0.0.1:8002
 
 first token   median and 95th percentile of the time from a request to its first token
 tokens/s      prompt and answer tokens of the phase over its wall time
-engine, pagoda  of the prompt tokens: found in the engine's own prefix cache, loaded by its connector
+engine, pagoda  of the prompt tokens: found in the engine's own prefix cache, loaded by its
+                connector
 equal         answers that are equal to the first phase's
 
 JSON keys: phases[] {name, url, requests, failed, prompt_tokens, answer_tokens, seconds,
@@ -70,24 +71,30 @@ class Phase:
     engine_hit_share: float | None = None
     pagoda_hit_share: float | None = None
 
+    # Of a phase that an earlier run of this script wrote: what it wrote.
+    kept: dict | None = None
+
     def row(self) -> list[str]:
         def share(value: float | None) -> str:
             return "-" if value is None else f"{100 * value:.0f} %"
 
-        rate = (self.prompt_tokens + self.answer_tokens) / self.seconds if self.seconds else 0
+        facts = self.to_json()
+        failed = f" ({facts['failed']} failed)" if facts["failed"] else ""
         return [
-            self.name,
-            f"{self.requests}" + (f" ({self.failed} failed)" if self.failed else ""),
-            f"{self.prompt_tokens:,}",
-            f"{quantile(self.ttft, 0.5):.2f} s",
-            f"{quantile(self.ttft, 0.95):.2f} s",
-            f"{rate:.0f}",
-            share(self.engine_hit_share),
-            share(self.pagoda_hit_share),
-            share(self.equal / self.compared if self.compared else None),
+            facts["name"],
+            f"{facts['requests']}{failed}",
+            f"{facts['prompt_tokens']:,}",
+            f"{facts['ttft_p50_s']:.2f} s",
+            f"{facts['ttft_p95_s']:.2f} s",
+            f"{facts['tokens_per_s']:.0f}",
+            share(facts["engine_hit_share"]),
+            share(facts["pagoda_hit_share"]),
+            share(facts["equal_share"]),
         ]
 
     def to_json(self) -> dict:
+        if self.kept is not None:
+            return self.kept
         return {
             "name": self.name, "url": self.url, "requests": self.requests, "failed": self.failed,
             "prompt_tokens": self.prompt_tokens, "answer_tokens": self.answer_tokens,
@@ -116,10 +123,10 @@ HEADINGS = ["phase", "requests", "prompt tokens", "first token", "95th", "tokens
 class Table:
     """On a terminal the table stays in place; elsewhere a row is printed once it is final."""
 
-    def __init__(self) -> None:
+    def __init__(self, headed: bool) -> None:
         self.live = sys.stdout.isatty()
         self.drawn_lines = 0
-        self.headed = False
+        self.headed = headed
 
     def draw(self, phases: list[Phase], final: bool) -> None:
         if not self.live and not final:
@@ -275,7 +282,8 @@ async def run(args: argparse.Namespace) -> int:
     if args.baseline and args.baseline.exists():
         kept = json.loads(args.baseline.read_text())
         answers = kept["answers"]
-    table = Table()
+        phases = [Phase(facts["name"], facts["url"], kept=facts) for facts in kept["phases"]]
+    table = Table(headed=bool(phases))
     timeout = aiohttp.ClientTimeout(total=args.timeout)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         for name, url in args.phase:
@@ -314,7 +322,8 @@ def main() -> int:
     parser.add_argument("--in-flight", type=int, default=2, help="requests at a time")
     parser.add_argument("--timeout", type=float, default=300, help="seconds for one answer")
     parser.add_argument("--baseline", type=pathlib.Path,
-                        help="a JSON file of this script, whose answers are compared with")
+                        help="a JSON file of this script: its answers are compared with, and "
+                             "its phases stand above ours")
     parser.add_argument("--json", type=pathlib.Path, help="write everything here")
     return asyncio.run(run(parser.parse_args()))
 
