@@ -29,7 +29,11 @@ import statistics
 import sys
 import time
 
-import aiohttp
+try:
+    import aiohttp
+except ImportError:
+    raise SystemExit("load.py: aiohttp is missing: run it with the Python of "
+                     "tests/engines/setup_vllm.sh, or pip install aiohttp") from None
 
 QUESTIONS = (
     "What is this text about?",
@@ -325,7 +329,13 @@ def main() -> int:
                         help="a JSON file of this script: its answers are compared with, and "
                              "its phases stand above ours")
     parser.add_argument("--json", type=pathlib.Path, help="write everything here")
-    return asyncio.run(run(parser.parse_args()))
+    try:
+        return asyncio.run(run(parser.parse_args()))
+    except (aiohttp.ClientError, asyncio.TimeoutError) as error:
+        print(f"load.py: no server answers: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

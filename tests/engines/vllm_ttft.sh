@@ -23,6 +23,7 @@ case "${1:-}" in
     exit 0
     ;;
   *)
+    echo "$(basename "$0"): unknown argument '$1'" >&2
     usage >&2
     exit 2
     ;;
