@@ -15,9 +15,12 @@
 #include "kernels/float16.h"
 #include "kernels/page_layout.h"
 
-// Register blocking holds only if these loops vanish; both compilers need to be told.
+// Register blocking holds only if these loops vanish; both compilers need to be told. (Where every
+// access is checked as well, a compiler would need twenty minutes for it.)
 #undef PAGODA_UNROLL
-#if defined(__clang__)
+#if defined(PAGODA_KERNELS_UNROLLED_NEVER)
+#define PAGODA_UNROLL
+#elif defined(__clang__)
 #define PAGODA_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define PAGODA_UNROLL _Pragma("GCC unroll 16")

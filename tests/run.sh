@@ -96,6 +96,11 @@ build() {
   local preset=$1 started=$SECONDS
   shift
   quietly "$preset-configure" cmake --preset "$preset" || return 1
+  # A tree of another compiler: CMake starts over and forgets what else the preset says.
+  if grep -q 'require your cache to be deleted' "$logs/$preset-configure.log"; then
+    rm -rf "build/$preset"
+    quietly "$preset-configure" cmake --preset "$preset" || return 1
+  fi
   quietly "$preset-build" cmake --build --preset "$preset" --parallel "$jobs" --target "$@" ||
     return 1
   echo "    built ($*) in $((SECONDS - started)) s"
