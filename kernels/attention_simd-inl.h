@@ -18,7 +18,7 @@
 // Register blocking holds only if these loops vanish; both compilers need to be told. (Where every
 // access is checked as well, a compiler would need twenty minutes for it.)
 #undef PAGODA_UNROLL
-#if defined(PAGODA_KERNELS_UNROLLED_NEVER)
+#if defined(PAGODA_NO_UNROLL)
 #define PAGODA_UNROLL
 #elif defined(__clang__)
 #define PAGODA_UNROLL _Pragma("clang loop unroll(full)")
